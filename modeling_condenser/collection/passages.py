@@ -21,6 +21,7 @@ from datasets.exceptions import DatasetGenerationError
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("_id", "title", "text")
+_BATCH_ROWS = 8192  # of a fingerprint, which depends on it
 Row = tuple[Any, Any, Any]
 """Id, title, text; `store_passages` checks that they are strings."""
 
@@ -49,6 +50,29 @@ def store_rows(
         )
     except DatasetGenerationError as error:
         raise error.__cause__ or error from None
+
+
+def fingerprint_rows(table: Dataset) -> str:
+    """Return the SHA-256 of a table's values, whatever files they come from."""
+    digest = hashlib.sha256(b"condenser rows 1")
+
+    def add(values: pa.Array) -> None:
+        digest.update(values.is_valid().to_numpy(zero_copy_only=False).tobytes())
+        if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+            digest.update(pc.list_value_length(values).fill_null(0).to_numpy().tobytes())
+            add(values.flatten())
+        elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+            texts = values.cast(pa.large_binary()).fill_null(b"")
+            digest.update(pc.binary_length(texts).to_numpy().tobytes())
+            digest.update(b"".join(texts.to_numpy(zero_copy_only=False)))
+        else:
+            digest.update(values.fill_null(0).to_numpy(zero_copy_only=False).tobytes())
+
+    for batch in table.with_format("arrow").iter(batch_size=_BATCH_ROWS):
+        for name in sorted(batch.column_names):
+            digest.update(name.encode())
+            add(batch[name].combine_chunks())
+    return digest.hexdigest()
 
 
 def iterate_rows(table: Dataset) -> Iterator[dict[str, Any]]:

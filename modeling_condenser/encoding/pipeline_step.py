@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.collection.load import load_passages
 
 from .embeddings import Embeddings
@@ -62,8 +63,8 @@ class EncodeShards:
         if all(shard % world_size != rank for shard in embeddings.missing_shards()):
             return
         retriever, passages = self._open(), load_passages(self.collection)
-        # Texts are not compared, because a task encodes few of them.
-        if retriever.fingerprint != embeddings.retriever or not embeddings.are_of(passages):
+        wanted = (embeddings.retriever, embeddings.passages)
+        if (retriever.fingerprint, fingerprint_passages(passages)) != wanted:
             raise ValueError(
                 f"{self.folder} was prepared for another model or other passages: pass the same"
                 " model, settings and collection, or prepare another folder."

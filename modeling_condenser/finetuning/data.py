@@ -29,6 +29,7 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import (
     PassageIndex,
     file_states,
+    fingerprint_rows,
     iterate_rows,
     plain_text,
     store_rows,
@@ -97,6 +98,7 @@ def load_training_data(
             )
         chosen = np.random.default_rng(recipe.subset_seed).permutation(len(table))[:size]
         table = table.select(np.sort(chosen))
+    facts["rows_sha256"] = fingerprint_rows(table)
     facts |= {"n_negatives": n_negatives, "n_examples": len(table)}
     if recipe.objective == "mse_cosine":
         return TrainingData(table.remove_columns([LEFT_OUT, ROW_NUMBER]), None, facts)

@@ -31,6 +31,7 @@ from modeling_condenser.hub.export import write_repository
 from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
 from modeling_condenser.hub.provenance import FINETUNING, read_provenance, read_stage
 from modeling_condenser.hub.trainer import WholeTrainer
+from modeling_condenser.runs.run_folder import START
 from modeling_condenser.runs.training import run_training
 
 from .contrast import MaskedContrast
@@ -234,7 +235,7 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
         arguments: SentenceTransformerTrainingArguments,
     ):
         self.encoder = encoder
-        self.facts = {"objective": recipe.objective, **data.facts}
+        self.facts = {"objective": recipe.objective, START: encoder.fingerprint, **data.facts}
         _check_batches(recipe, data, arguments)
         arguments.batch_sampler = partial(sample_batches, recipe, arguments.seed)
         super().__init__(

@@ -13,12 +13,24 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import n_positions
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
-from modeling_condenser.runs.run_folder import whole_folder
+from modeling_condenser.runs.run_folder import (
+    RunIdentity,
+    fingerprints_of,
+    restore_folder,
+    whole_folder,
+)
 
 from .card import CARD_FILE, write_card
 from .contract import EncodingContract
 from .model_folder import find_model_folder, is_checkpoint, quiet_loading
-from .provenance import Stage, read_pretraining, read_provenance, write_provenance
+from .provenance import (
+    RESULTS_FILE,
+    RUNS_FOLDER,
+    Stage,
+    read_pretraining,
+    read_provenance,
+    write_provenance,
+)
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
 
@@ -31,7 +43,8 @@ def export_encoder(
     Args:
         checkpoint: a pre-training run folder, one of its checkpoints, or the Hub name of one
             (`owner/name@revision` pins it); code of a repository is never executed here.
-        out: folder to write, atomically; an earlier export is replaced.
+        out: folder to write, atomically; an earlier export of the same run is replaced, with the
+            results of its evaluation.
         contract: by default CLS, the similarity of the contrast that the encoder was trained with
             (otherwise the dot product), and the longest sequence that tokenizer and positions
             allow.
@@ -44,21 +57,20 @@ def export_encoder(
         ValueError: `out` holds something else, or the checkpoint has no or not all weights.
     """
     out = Path(out)
-    is_taken = any(out.iterdir()) if out.is_dir() else out.exists()
-    if is_taken and not (out / EVALUATION_SCRIPT).is_file():
-        raise ValueError(f"{out} is not empty and not an earlier export: choose another folder.")
     source = find_model_folder(checkpoint)
     if not is_checkpoint(source):
         raise ValueError(
             f"{checkpoint} is not a pre-training checkpoint, so there is nothing to export: name a"
             " run folder of `condenser pretrain`, or use a plain encoder as it is."
         )
+    stages = read_provenance(source) or read_pretraining(source.resolve().parent)
+    restore_folder(out)
+    _check_same_run(out, stages)
     with quiet_loading():
         loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
     model, info = loaded
     refuse_incomplete(source, info["missing_keys"], set())
     tokenizer = AutoTokenizer.from_pretrained(source)
-    stages = read_provenance(source) or read_pretraining(source.resolve().parent)
     if contract is None:
         limit = tokenizer.model_max_length
         longest = min(limit, n_positions(model.encoder) or limit)
@@ -68,7 +80,37 @@ def export_encoder(
         if (out / CARD_FILE).is_file():  # a person's own text in it is kept
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
         write_repository(partial, model.encoder, tokenizer, contract, stages)
+        _refuse_other_files(out, partial)
     return out
+
+
+def _check_same_run(out: Path, stages: Sequence[Stage]) -> None:
+    """Raise a ValueError unless a folder is new, empty or an export of the run of these stages."""
+    if not (any(out.iterdir()) if out.is_dir() else out.exists()):
+        return
+    found = read_provenance(out)
+    if not (out / EVALUATION_SCRIPT).is_file() or not found or len(found) != len(stages):
+        raise ValueError(f"{out} is not empty and not an export of this run: name another folder.")
+    for earlier, stage in zip(found, stages, strict=True):
+        if changed := _identity(stage).differences(_identity(earlier)):
+            raise ValueError(
+                f"{out} is an export of another run ({', '.join(changed)}): name another folder."
+            )
+
+
+def _identity(stage: Stage) -> RunIdentity:
+    return RunIdentity({"stage": stage.name, **stage.recipe}, fingerprints_of(stage.run))
+
+
+def _refuse_other_files(out: Path, partial: Path) -> None:
+    """Raise a ValueError if replacing an export would remove files that it does not consist of."""
+    known = {file.name for file in partial.iterdir()} | {RESULTS_FILE, RUNS_FOLDER}
+    there = {file.name for file in out.iterdir()} if out.is_dir() else set()
+    if others := sorted(there - known):
+        raise ValueError(
+            f"{out} also holds {', '.join(others)}, which a new export would remove: move it, or "
+            "name another folder."
+        )
 
 
 def write_repository(

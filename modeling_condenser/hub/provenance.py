@@ -83,11 +83,15 @@ def read_pretraining(run_folder: Path) -> list[Stage]:
     stage = read_stage(run_folder, PRETRAINING)
     if stage is None:
         return []
-    name = _read_recipe(run_folder).get("encoder", "")
+    return [*read_start(_read_recipe(run_folder).get("encoder", "")), stage]
+
+
+def read_start(name: str) -> list[Stage]:
+    """The stages of the encoder that a training starts from; none if it is not a local one."""
     encoder = STARTER_FOLDER if name == STARTER else Path(name)
-    if not encoder.is_dir():
-        return [stage]
-    return [*(read_provenance(encoder) or read_pretraining(encoder.resolve().parent)), stage]
+    if not name or not encoder.is_dir():
+        return []
+    return read_provenance(encoder) or read_pretraining(encoder.resolve().parent)
 
 
 def _read_recipe(run_folder: Path) -> dict[str, Any]:

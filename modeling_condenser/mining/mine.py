@@ -36,7 +36,13 @@ from modeling_condenser.retrieval.systems import (
 )
 from modeling_condenser.runs.progress import bar, show_bars
 from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import RUN_FILE, claim_run_folder, record_run
+from modeling_condenser.runs.run_folder import (
+    RUN_FILE,
+    RunIdentity,
+    check_run_folder,
+    claim_run_folder,
+    record_run,
+)
 from modeling_condenser.runs.whole_files import whole_file, write_json
 
 from .hard_negatives import judged_positives, read_hard_negatives
@@ -77,16 +83,14 @@ def mine(
         The file of hard negatives, `negatives.jsonl` in `output_dir`.
 
     Raises:
-        ValueError: a setting does not fit, or the folder holds the results of other settings.
+        ValueError: a setting does not fit, or the folder holds the results of other settings, of
+            another system or of another collection.
         FileNotFoundError: the system, the collection or the cross-encoder is missing.
     """
     settings |= {"system": system_text(system), "collection": collection, "output_dir": output_dir}
     recipe, search = fill(settings, MiningRecipe, SearchSettings)
     folder = Path(recipe.output_dir)
-    if (folder / RUN_FILE).is_file():
-        claim_run_folder(folder, settings)
-        logger.info("%s is finished.", folder)
-        return folder / NEGATIVES_FILE
+    check_run_folder(folder, RunIdentity(settings))
     started = time.perf_counter()
     loaded = load_collection(recipe.collection, split=recipe.split)
     labelled = _find_labelled(recipe, loaded)
@@ -102,14 +106,17 @@ def mine(
             device=local_device(search.device_list),
         )
     identity = {
-        "system": parsed.fingerprint,
-        "passages": fingerprint_passages(loaded.passages),
-        "judgements": fingerprint_judgements(loaded),
+        "system_fingerprint": parsed.fingerprint,
+        "passages_fingerprint": fingerprint_passages(loaded.passages),
+        "judgements_fingerprint": fingerprint_judgements(loaded),
     }
     # The fusion of a hybrid system is chosen on the dev queries.
     dev = load_dev(recipe.collection, judged=recipe.split) if parsed.kind == "hybrid" else None
-    identity |= {"dev": fingerprint_judgements(dev)} if dev else {}
-    claim_run_folder(folder, settings)
+    identity |= {"dev_fingerprint": fingerprint_judgements(dev)} if dev else {}
+    claim_run_folder(folder, RunIdentity(settings, identity))
+    if (folder / RUN_FILE).is_file():
+        logger.info("%s is finished.", folder)
+        return folder / NEGATIVES_FILE
 
     work_folder = Path(recipe.work_folder or folder / "search")
     # Windows of another system or collection are in another folder.
@@ -132,7 +139,7 @@ def mine(
     facts = {
         "seed": recipe.seed,
         "system": parsed.name,
-        "identity": identity,
+        **identity,
         "queries": len(sizes),
         "queries_without_positive": len(loaded.queries) - len(sizes),
         "queries_without_negatives": n_empty,

@@ -13,6 +13,7 @@ paper, one encoder serves query and context, and contexts have no titles.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -483,6 +484,11 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
     seed: int
     num_proc: int = 0
     buffer_size: int = 10_000  # blocks to shuffle among each other
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the first 256 documents, because reading all of them may take days."""
+        texts = [document["text"] or "" for document in islice(self.documents, _CHUNK)]
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for epoch in count():

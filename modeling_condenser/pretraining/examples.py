@@ -154,12 +154,11 @@ def make_examples(
                 f"objective {objective} makes pairs from text, but the data have only input_ids: "
                 "give a column `text` instead."
             )
-        n_documents = n_read = len(rows)
-        if objective in CONTRASTIVE:
-            n_read = len(blocks.unique("document"))
-            blocks = drop_copies(blocks, "input_ids")
-        sha256 = fingerprint_blocks(blocks)
-    facts = {"blocks_sha256": sha256, "n_documents": n_documents, "n_blocks": len(blocks)}
+    n_documents = n_read = len(rows)
+    if objective in CONTRASTIVE:
+        n_read = len(blocks.unique("document"))
+        blocks = drop_copies(blocks, "input_ids")
+    facts = {"n_documents": n_documents, "n_blocks": len(blocks)}
     if objective in CONTRASTIVE:
         facts["n_documents_left_out"] = n_left_out = n_documents - n_read
         if n_left_out:
@@ -193,6 +192,19 @@ def drop_copies(rows: Dataset, column: str) -> Dataset:
     what = "documents" if column == "text" else "passages"
     logger.warning("%d of %d %s are copies and are left out.", is_copy.sum(), len(rows), what)
     return rows.select((~is_copy).to_numpy().nonzero()[0])
+
+
+def fingerprint_examples(examples: Any) -> dict[str, str]:
+    """Fingerprints of training data, for the run's record.
+
+    A stream is known by its first documents only, and a data set of torch not at all.
+    """
+    if isinstance(examples, StreamedBlocks):
+        return {"first_documents_sha256": examples.fingerprint()}
+    blocks = examples.blocks if isinstance(examples, KeyedBlocks) else examples
+    if isinstance(blocks, Dataset) and "input_ids" in blocks.column_names:
+        return {"blocks_sha256": fingerprint_blocks(blocks)}
+    return {}
 
 
 def _choose_draw(

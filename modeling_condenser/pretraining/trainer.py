@@ -1,6 +1,5 @@
 """The Hugging Face Trainer with a Condenser's data, losses, log and repository."""
 
-import dataclasses
 import math
 import shutil
 import time
@@ -19,20 +18,22 @@ from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.losses import IGNORE_INDEX
 from modeling_condenser.packing import is_packing, pack
-from modeling_condenser.runs.run_folder import TRAINING_STATE
+from modeling_condenser.runs.run_folder import START, TRAINING_STATE
+from modeling_condenser.runs.training import check_precision
 from modeling_condenser.runs.whole_files import link_or_copy
 
-from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments
+from .arguments import CONTRASTIVE, HEAD_SETTINGS, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches
-from .examples import as_rows, find_tokenizer, make_collator, make_examples
+from .examples import (
+    as_rows,
+    find_tokenizer,
+    fingerprint_examples,
+    make_collator,
+    make_examples,
+)
 from .probe import probe
 from .tsdae import remove_decoder
-
-# Arguments that transformers or the trainer computes if they are not given.
-_DERIVED = (
-    "accelerator_config debug hub_token include_num_input_tokens_seen remove_unused_columns "
-    "report_to"
-).split()
+from .warm_start import fingerprint_start
 
 
 class CondenserTrainer(WholeTrainer):
@@ -58,8 +59,8 @@ class CondenserTrainer(WholeTrainer):
         **kwargs: as for `Trainer`.
 
     Raises:
-        ValueError: labels are smoothed; one process sees several GPUs; or model, text and arguments
-            do not fit together.
+        ValueError: labels are smoothed; fp16 on a CPU; one process sees several GPUs; `model_init`,
+            `compute_metrics` or a model of PEFT; or model, text and arguments do not fit together.
     """
 
     objectives: tuple[str, ...] = ("condenser", "mlm", "tsdae")
@@ -77,6 +78,7 @@ class CondenserTrainer(WholeTrainer):
         **kwargs: Any,
     ):
         _check_arguments(args)
+        _refuse_unsupported(model, kwargs)
         self.facts: dict[str, Any] = {}  # for the model card
         self.batches: TokenBudgetBatches | None = None
         self.args, self._has_own_collator = args, data_collator is not None
@@ -91,6 +93,7 @@ class CondenserTrainer(WholeTrainer):
                 examples = make_examples(rows, processing_class, args)
                 train_dataset, self.batches, self.facts = examples
                 self.facts["objective"] = args.objective
+        self.facts |= {START: fingerprint_start(model), **fingerprint_examples(train_dataset)}
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(
@@ -271,6 +274,7 @@ class CondenserTrainer(WholeTrainer):
 
     def leave_out(self, seconds: float) -> None:
         """Do not count these seconds as training, because something else took them."""
+        super().leave_out(seconds)
         if self._since is not None:
             since, step, tokens = self._since
             self._since = (since + seconds, step, tokens)
@@ -296,14 +300,10 @@ class CondenserTrainer(WholeTrainer):
 
     def run_facts(self) -> dict[str, Any]:
         """Facts about data, model and training so far, for the run's record and the card."""
-        model, log = self.accelerator.unwrap_model(self.model), self.state.log_history
-        seconds = sum(entry.get("seconds", 0.0) for entry in log if "loss" in entry)
-        if not seconds:  # the run is shorter than its logging interval
-            seconds = sum(entry.get("train_runtime", 0.0) for entry in log[-1:])
+        model = self.accelerator.unwrap_model(self.model)
         return {
             **super().run_facts(),
             "tokens_seen": int(self.state.num_input_tokens_seen),
-            "train_seconds": round(seconds, 3),
             "n_parameters": sum(p.numel() for p in model.parameters()),
         }
 
@@ -330,30 +330,27 @@ class CondenserTrainer(WholeTrainer):
         if self.is_world_process_zero():
             write_card(folder, name=self.hub_model_id)
 
+    def script_settings(self) -> dict[str, Any]:
+        """As `WholeTrainer.script_settings`, with the encoder and the settings of the head.
+
+        Data without a fingerprint are described, too.
+        """
+        config: Any = self.accelerator.unwrap_model(self.model).config
+        settings = {name: getattr(config, name, None) for name in HEAD_SETTINGS}
+        settings["encoder"] = getattr(config, "encoder_config", config).name_or_path or None
+        data = self.train_dataset
+        if data is not None and not fingerprint_examples(data):
+            size = f"{len(data)} examples, " if hasattr(data, "__len__") else ""
+            settings["train_dataset"] = f"{size}{type(data).__name__}"
+        stated = {name: value for name, value in settings.items() if value is not None}
+        return {**stated, **super().script_settings()}
+
     def _describe_training(self) -> list[provenance.Stage]:
         """The stages of the model so far, with the running one."""
-        recorded = provenance.read_pretraining(Path(str(self.args.output_dir)))
-        *earlier, own = recorded or self._stages_of_script()
-        return [*earlier, self.describe_run(own)]
-
-    def _stages_of_script(self) -> list[provenance.Stage]:
-        """The stages of the encoder that a run without a recipe started from, and the run itself.
-
-        The settings of the run are the arguments that differ from the defaults.
-        """
-        # Read from the class, because a second instance would reset the state of accelerate.
-        usual = {field.name: field.default for field in dataclasses.fields(self.args)}
-        changed = {
-            name: value
-            for name, value in self.args.to_dict().items()
-            if name not in _DERIVED and value != usual.get(name) and (value or usual.get(name))
-        }
-        config: Any = self.accelerator.unwrap_model(self.model).config
-        start = str(getattr(config, "encoder_config", config).name_or_path)
-        own = provenance.publishable({"encoder": start, **changed} if start else changed)
-        is_folder = start and Path(start).is_dir()
-        earlier = provenance.read_provenance(Path(start)) if is_folder else []
-        return [*earlier, provenance.Stage(provenance.PRETRAINING, own, {})]
+        settings = self.identity.settings
+        own = provenance.Stage(provenance.PRETRAINING, provenance.publishable(settings), {})
+        start = provenance.read_start(settings.get("encoder", ""))
+        return [*start, self.describe_run(own)]
 
 
 def _check_arguments(args: TrainingArguments) -> None:
@@ -362,10 +359,26 @@ def _check_arguments(args: TrainingArguments) -> None:
             f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer would drop "
             "all losses but the late one: set it to 0."
         )
+    check_precision(args)
     if args.n_gpu > 1:
         raise ValueError(
             f"One process sees {args.n_gpu} GPUs, but a batch is for one: start a process for each "
             "with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
+        )
+
+
+def _refuse_unsupported(model: Any, options: Mapping[str, Any]) -> None:
+    advice = {
+        "model_init": "build a model and a trainer for each trial, with an output_dir of its own",
+        "compute_metrics": "read eval_loss, or measure readiness with a ReadinessCallback",
+    }
+    for name, instead in advice.items():
+        if options.get(name) is not None:
+            raise ValueError(f"{name} is not supported by this trainer: {instead}.")
+    if hasattr(model, "peft_config"):
+        raise ValueError(
+            "The model has adapters of PEFT, which this trainer does not support: pass the model "
+            "itself, of which all weights are trained."
         )
 
 

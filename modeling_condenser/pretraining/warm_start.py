@@ -3,6 +3,8 @@
 The encoder may be a Condenser checkpoint, whose own head is then ignored.
 """
 
+import hashlib
+import json
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from transformers import (
 from transformers.utils import logging
 
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
-from modeling_condenser.encoder_parts import n_positions, settle_pooler
+from modeling_condenser.encoder_parts import find_layers, n_positions, settle_pooler
 from modeling_condenser.hub.model_folder import quiet_loading, resolve_encoder_name
 from modeling_condenser.modeling_condenser import (
     CondenserForMaskedLM,
@@ -148,3 +150,22 @@ def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_le
         raise ValueError(
             f"max_length is {max_length}, but the encoder has positions for {longest} tokens only."
         )
+
+
+def fingerprint_start(model: Any) -> str:
+    """SHA-256 of the backbone's configuration and layers, from which a training starts.
+
+    Embeddings are left out, because new tokens have random ones; so is a new head.
+    """
+    encoder = model.condenser.encoder
+    config = {
+        name: value
+        for name, value in encoder.config.to_diff_dict().items()
+        if name not in ("transformers_version", "architectures") and not name.startswith("_")
+    }
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    for layer in find_layers(encoder):
+        for name, weights in layer.state_dict().items():
+            digest.update(name.encode())
+            digest.update(weights.cpu().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -1,6 +1,7 @@
 """Run folders: recipe.yaml (settings), run.json (versions, machine, counts), log and checkpoints.
 
-A checkpoint is complete if it has the marker, which is written last.
+A checkpoint is complete if it has the manifest, which is written last. A folder belongs to one run
+(`RunIdentity`), and no other run continues it.
 """
 
 import importlib.metadata
@@ -13,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,14 @@ RUN_FILE = "run.json"
 MODEL_FOLDER = "model"
 LOG_FILE = "log.json"
 
-# Marks a complete checkpoint. Older versions listed the other files and their sizes in it.
+# Marks a complete checkpoint, and holds the fingerprints of its run and the sums of its training.
+# Those of older versions have neither.
 MANIFEST = "checkpoint_manifest.json"
 # Patterns of the files beside the model that are only needed for resuming.
 TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json".split()
 TRAINING_STATE += ["training_args.bin", MANIFEST]
+
+START = "start_fingerprint"  # of the weights and the configuration that a training starts from
 
 # Settings that may change when a run is resumed, because its result does not depend on them.
 _FREE = set(
@@ -48,40 +53,109 @@ _PACKAGES = (
 )
 
 
-def check_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Check that a run with these settings can start or resume in a folder.
+@dataclass(frozen=True)
+class RunIdentity:
+    """What a run folder belongs to.
 
-    Raises:
-        ValueError: the folder has other files, or a run with other settings.
+    Attributes:
+        settings: of the recipe, or of the trainer in a script.
+        fingerprints: of the model and the data that the run starts from (`fingerprints_of`).
+    """
+
+    settings: Mapping[str, Any]
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+
+    def differences(self, earlier: "RunIdentity") -> list[str]:
+        """What differs from an earlier run; empty if this run may continue it.
+
+        Settings that do not change a result may differ. A fingerprint that one of the two lacks is
+        not compared.
+        """
+        then, now = _stated(earlier.settings), _stated(self.settings)
+        names = sorted({*then, *now} - _FREE)
+        pairs = {name: (then.get(name, "not set"), now.get(name, "not set")) for name in names}
+        for name in sorted(earlier.fingerprints.keys() & self.fingerprints.keys()):
+            pairs[name] = (earlier.fingerprints[name][:12], self.fingerprints[name][:12])
+        return [
+            f"{name}: {old!r} then, {new!r} now" for name, (old, new) in pairs.items() if old != new
+        ]
+
+
+def fingerprints_of(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The facts of a run that are fingerprints of model and data, by the end of their name."""
+    ends = ("_fingerprint", "_sha256")
+    return {name: str(value) for name, value in facts.items() if name.endswith(ends)}
+
+
+def read_identity(folder: Path) -> RunIdentity | None:
+    """The run that a folder holds, with the fingerprints of what it was trained on so far.
+
+    None if the folder has no recipe.
     """
     if not (folder / RECIPE_FILE).is_file():
+        return None
+    settings = yaml.safe_load((folder / RECIPE_FILE).read_text()) or {}
+    facts: dict[str, Any] = {}
+    if (folder / RUN_FILE).is_file():
+        facts = json.loads((folder / RUN_FILE).read_text())
+    elif checkpoints := whole_checkpoints(folder):
+        facts = read_manifest(checkpoints[-1])
+    return RunIdentity(settings, fingerprints_of(facts))
+
+
+def check_run_folder(folder: Path, identity: RunIdentity) -> None:
+    """Check that a run can start or resume in a folder.
+
+    Raises:
+        ValueError: the folder has other files, or a run with other settings, model or data.
+    """
+    earlier = read_identity(folder)
+    if earlier is None:
         # Another machine of the same run may be writing the recipe just now.
         if any(RECIPE_FILE not in file.name for file in folder.glob("*")):
             raise ValueError(
                 f"{folder} is not empty and holds no run ({RECIPE_FILE} is missing). Choose "
                 "another output_dir."
             )
-        return
-    before = yaml.safe_load((folder / RECIPE_FILE).read_text()) or {}
-    changed, stated = [], _stated(settings)
-    for name in sorted({*before, *stated} - _FREE):
-        then, now = before.get(name, "not set"), stated.get(name, "not set")
-        if then != now:
-            changed.append(f"{name}: {then!r} then, {now!r} now")
-    if changed:
+    elif changed := identity.differences(earlier):
         raise ValueError(
             f"{folder} holds a run of another recipe ({', '.join(changed)}). Choose another "
-            "output_dir, or resume the run with its own settings."
+            "output_dir, or resume the run with its own settings and data. In a script, "
+            "train(resume_from_checkpoint=False) removes its checkpoints and starts again."
         )
 
 
-def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
+def check_checkpoint(checkpoint: Path, identity: RunIdentity) -> set[str]:
+    """Check that a run can continue a checkpoint, whose settings and start may be others.
+
+    Returns:
+        The names of the fingerprints of data that were compared.
+
+    Raises:
+        ValueError: it was trained on other data.
+    """
+    earlier = fingerprints_of(read_manifest(checkpoint))
+    now = {name: value for name, value in identity.fingerprints.items() if name != START}
+    if changed := RunIdentity({}, now).differences(RunIdentity({}, earlier)):
+        raise ValueError(
+            f"{checkpoint} was trained on other data ({', '.join(changed)}). To train it on "
+            "these, open it as the model of a new run, in another output_dir."
+        )
+    return earlier.keys() & now.keys()
+
+
+def claim_run_folder(folder: Path, identity: RunIdentity) -> None:
     """Start a run in a folder, after `check_run_folder`."""
-    check_run_folder(folder, settings)
+    check_run_folder(folder, identity)
     if not (folder / RECIPE_FILE).is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(folder / RECIPE_FILE) as file:
-            file.write(yaml.safe_dump(_stated(settings), sort_keys=True).encode())
+        write_settings(folder, identity.settings)
+
+
+def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write the recipe of a run, without its place and secrets."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with whole_file(folder / RECIPE_FILE) as file:
+        file.write(yaml.safe_dump(_stated(settings), sort_keys=True).encode())
 
 
 def _stated(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,9 +190,14 @@ def read_log(run_folder: Path, *, measure: str = "loss") -> list[dict[str, float
     return [entry for entry in entries if measure in entry]
 
 
-def seal_checkpoint(folder: Path) -> None:
+def seal_checkpoint(folder: Path, facts: Mapping[str, Any] | None = None) -> None:
     """Mark a checkpoint as complete, after all of its other files are written."""
-    write_json(folder / MANIFEST, {"complete": True})
+    write_json(folder / MANIFEST, {**(facts or {}), "complete": True})
+
+
+def read_manifest(checkpoint: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint; empty if there is none, as in those of other trainers."""
+    return json.loads((checkpoint / MANIFEST).read_text()) if is_complete(checkpoint) else {}
 
 
 def is_complete(folder: Path) -> bool:
@@ -126,9 +205,19 @@ def is_complete(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
+def all_checkpoints(run_folder: Path) -> list[Path]:
+    """The checkpoints of a run, complete or not, oldest first."""
+    return sorted(filter(Path.is_dir, run_folder.glob("checkpoint-*")), key=_step)
+
+
+def whole_checkpoints(run_folder: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first."""
+    return list(filter(is_complete, all_checkpoints(run_folder)))
+
+
 def last_whole_checkpoint(run_folder: Path) -> Path | None:
     """Find the newest complete checkpoint, if there is one. Incomplete ones are logged."""
-    for folder in sorted(run_folder.glob("checkpoint-*"), key=_step, reverse=True):
+    for folder in reversed(all_checkpoints(run_folder)):
         if is_complete(folder):
             return folder
         logger.warning("%s is incomplete; trying an older checkpoint.", folder)
@@ -137,8 +226,7 @@ def last_whole_checkpoint(run_folder: Path) -> Path | None:
 
 def drop_old_checkpoints(run_folder: Path, *, keep: int | None, best: str | None = None) -> None:
     """Remove all complete checkpoints but the newest `keep` (None or 0 for all) and the best."""
-    folders = sorted(filter(is_complete, run_folder.glob("checkpoint-*")), key=_step)
-    for folder in folders[:-keep] if keep else []:
+    for folder in whole_checkpoints(run_folder)[:-keep] if keep else []:
         if best is None or folder.resolve() != Path(best).resolve():
             shutil.rmtree(folder)
 
@@ -153,16 +241,28 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """Write a folder atomically: yield a new folder, which replaces it if the block succeeds."""
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a folder.")
+    restore_folder(folder)
     partial = folder.with_name(f".{folder.name}.partial")
-    replaced = folder.with_name(f".{folder.name}.replaced")
-    for left in (partial, replaced):  # by a killed process
-        shutil.rmtree(left, ignore_errors=True)
+    shutil.rmtree(partial, ignore_errors=True)  # of a killed process
     partial.mkdir(parents=True)
     try:
         yield partial
         if folder.exists():
-            folder.replace(replaced)
+            folder.replace(_replaced(folder))
         partial.replace(folder)
     finally:
+        restore_folder(folder)
         shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def restore_folder(folder: Path) -> None:
+    """Put back a folder that `whole_folder` had moved away, unless the new one is in its place."""
+    replaced = _replaced(folder)
+    if folder.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+    elif replaced.exists():
+        replaced.replace(folder)
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.replaced")

@@ -1,13 +1,12 @@
 """Train in a run folder: check the settings, train, record and save."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from transformers import set_seed
+from transformers import TrainingArguments, set_seed
 from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_callback import ProgressCallback
 
@@ -15,6 +14,7 @@ from .recipe import fill
 from .run_folder import (
     LOG_FILE,
     MODEL_FOLDER,
+    RunIdentity,
     check_run_folder,
     claim_run_folder,
     record_run,
@@ -42,7 +42,7 @@ def run_training(
 ) -> Path:
     """Train in the run folder of these settings, or resume; write record, log and model.
 
-    Settings and data are checked before anything is written. A finished run is not changed.
+    Settings, model and data are checked before anything is written. A finished run is not changed.
 
     Args:
         settings: fields of both classes.
@@ -55,28 +55,31 @@ def run_training(
         The folder of the model, within the run folder.
 
     Raises:
-        ValueError: a setting is wrong, or `output_dir` holds a run with other settings.
+        ValueError: a setting is wrong, or `output_dir` holds a run with other settings, another
+            model or other data.
         FileNotFoundError: a file that a setting names does not exist.
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
     recipe, arguments = fill({**defaults, **settings}, recipe_class, arguments_class)
     _check_trackers(arguments.report_to or [])
+    check_precision(arguments)
     run_folder = Path(arguments.output_dir)
     model_folder = run_folder / MODEL_FOLDER
-    check_run_folder(run_folder, settings)
-    if model_folder.is_dir():
-        logger.info("%s is finished.", run_folder)
-        return model_folder
+    check_run_folder(run_folder, RunIdentity(settings))
+    if is_finished := model_folder.is_dir():
+        arguments.push_to_hub = False  # a trainer creates the repository; this one trains nothing
     set_seed(arguments.seed)
     trainer = make_trainer(recipe, arguments)
+    trainer.settings = settings
     with arguments.main_process_first(desc="claiming the run folder"):
-        claim_run_folder(run_folder, settings)
+        claim_run_folder(run_folder, trainer.identity)
+    if is_finished:
+        logger.info("%s is finished.", run_folder)
+        return model_folder
     if trainer.pop_callback(ProgressCallback):
         trainer.add_callback(LossBar)
-    started = time.perf_counter()
     trainer.train(arguments.resume_from_checkpoint)
-    trainer.facts["session_seconds"] = round(time.perf_counter() - started, 1)
     is_first = trainer.is_world_process_zero()
     if is_first:
         write_json(run_folder / LOG_FILE, trainer.state.log_history)
@@ -98,3 +101,12 @@ def _check_trackers(names: list[str]) -> None:
                 make_callback()
         except (RuntimeError, ImportError) as error:
             raise ValueError(f"report_to names {name}, which cannot be used: {error}") from error
+
+
+def check_precision(arguments: TrainingArguments) -> None:
+    """Raise a ValueError for `fp16` on a CPU, which the Trainer would ignore."""
+    if arguments.fp16 and arguments.device.type == "cpu":
+        raise ValueError(
+            "fp16 is set, but this training runs on a CPU, where it would be float32: set bf16 "
+            "instead, or leave it out."
+        )

@@ -258,8 +258,10 @@ class _Study:
         seeds = self.recipe.finetuning_seeds
         for arm in arms:
             runs = [self.finetuned(arm, group, seed) for group in self.groups for seed in seeds]
-            seconds = sum(read_json(run / RUN_FILE, {})["session_seconds"] for run in runs)
-            minutes[arm] = {"fine-tuning": seconds / 60}
+            records = [read_json(run / RUN_FILE, {}) for run in runs]
+            # Records of older versions hold the seconds of the last session only.
+            seconds = [r.get("train_seconds") or r["session_seconds"] for r in records]
+            minutes[arm] = {"fine-tuning": sum(seconds) / 60}
             if record := read_json(self.out / arm / "pretrain" / RUN_FILE, {}):
                 tokens[arm] = record["tokens_seen"]
                 minutes[arm]["pre-training"] = record["train_seconds"] / 60

@@ -236,10 +236,12 @@ def test_another_model_or_other_passages_are_refused(step, texts, tmp_path, monk
     retriever = HashRetriever()
     monkeypatch.setattr(pipeline_step, "Retriever", lambda model: retriever)
     step.prepare(shard_size=7)
-    other = make_collection(tmp_path / "other", texts[:50])
-    changed = EncodeShards(model="stub", collection=str(other), folder=step.folder)
-    with pytest.raises(ValueError, match="prepared for another model or other passages"):
-        changed(rank=1, world_size=2)
+    same_ids = [*texts[:59], "another text"]
+    for name, passages in (("fewer", texts[:50]), ("same-ids", same_ids)):
+        other = make_collection(tmp_path / name, passages)
+        changed = EncodeShards(model="stub", collection=str(other), folder=step.folder)
+        with pytest.raises(ValueError, match="prepared for another model or other passages"):
+            changed(rank=1, world_size=2)
     retriever.fingerprint = "other"
     with pytest.raises(ValueError, match="prepared for another model or other passages"):
         step(rank=1, world_size=2)

@@ -1,6 +1,7 @@
 """Which encoders can be fine-tuned, batches, and trainings: learnt by heart, resumed, shared."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,30 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folde
         with pytest.raises(ValueError, match=message):
             finetune({**settings, **wrong, "output_dir": str(tmp_path / "run")})
     assert not (tmp_path / "run").exists()
+
+
+def test_other_rows_in_the_same_file_are_refused(train, write_jsonl, texts):
+    rows = [{"query": text[:30], "positive": text} for text in texts[:8]]
+    data = {"data": str(write_jsonl(rows)), "format": "pairs", "max_steps": 1}
+    model = train(**data)
+    record = (model.parent / "run.json").read_bytes()
+    assert len(json.loads(record)["rows_sha256"]) == 64
+    write_jsonl([*rows[:7], {"query": "a river", "positive": "It is near the market."}])
+    with pytest.raises(ValueError, match="another recipe .rows_sha256: "):
+        train(**data)
+    assert (model.parent / "run.json").read_bytes() == record
+    write_jsonl(rows)
+    assert train(**data) == model
+
+
+def test_other_judgements_in_the_same_collection_are_refused(train, collection, tmp_path):
+    judged = Path(shutil.copytree(collection, tmp_path / "judged"))
+    own = {"collection": str(judged), "max_steps": 1}
+    train(**own)
+    qrels = judged / "qrels/train.tsv"
+    qrels.write_text(qrels.read_text().replace("q3\tp03\t1", "q3\tp09\t1"))
+    with pytest.raises(ValueError, match="judgements_fingerprint: .*rows_sha256: "):
+        train(**own)
 
 
 def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert_folder, tmp_path):

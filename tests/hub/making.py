@@ -14,7 +14,12 @@ from transformers import AutoTokenizer
 from modeling_condenser import condenser_from_encoder
 from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.provenance import read_pretraining, write_provenance
-from modeling_condenser.runs.run_folder import MODEL_FOLDER, claim_run_folder, record_run
+from modeling_condenser.runs.run_folder import (
+    MODEL_FOLDER,
+    RunIdentity,
+    claim_run_folder,
+    record_run,
+)
 
 # In a process that begins with this, no import of this project can succeed.
 BLOCKER = """
@@ -34,10 +39,8 @@ def make_run(encoder: Path, folder: Path) -> Path:
     The noise makes norms of vectors differ, which a new encoder's final normalisation does not;
     dropout is off, with which so small an encoder learns nothing in a test's time.
     """
-    claim_run_folder(
-        folder,
-        {"encoder": str(encoder), "corpus": "owner/corpus", "max_length": 64, "output_dir": "x"},
-    )
+    settings = {"encoder": str(encoder), "corpus": "owner/corpus", "max_length": 64}
+    claim_run_folder(folder, RunIdentity({**settings, "output_dir": "x"}))
     torch.manual_seed(0)
     model = condenser_from_encoder(
         str(encoder),

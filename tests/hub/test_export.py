@@ -93,17 +93,34 @@ def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(exported, 
     assert saved["truncation"] is None and saved["padding"] is None
 
 
-def test_an_earlier_export_is_replaced_and_another_folder_refused(bert_run, tmp_path):
+def test_only_an_export_of_the_same_run_is_replaced(bert_run, tmp_path):
     out = export_encoder(bert_run, tmp_path / "out")
-    (out / "left_over.json").write_text("{}")
+    (out / "evaluation_results.json").write_text("[]")  # of the encoder that is replaced
     export_encoder(bert_run, out, contract=EncodingContract(8, 16))
     assert EncodingContract.load(out) == EncodingContract(8, 16)
-    assert not (out / "left_over.json").exists()
-    (out / "evaluate_retrieval.py").unlink()
+    assert not (out / "evaluation_results.json").exists()
+    (out / "notes.txt").write_text("mine")
     before = contents(out)
-    with pytest.raises(ValueError, match="not an earlier export"):
+    with pytest.raises(ValueError, match="also holds notes.txt, which a new export would remove"):
         export_encoder(bert_run, out)
-    assert contents(out) == before
+    (out / "notes.txt").unlink()
+    [stage] = read_provenance(out)
+    finetuned = [stage, replace(stage, name="Fine-tuning")]
+    longer = [replace(stage, recipe={**stage.recipe, "max_steps": 9})]
+    other_text = [replace(stage, run={**stage.run, "blocks_sha256": "1" * 64})]
+    for stages, message in (
+        (finetuned, "not an export of this run"),
+        (longer, "another run .max_steps: 9 then, 'not set' now"),
+        (other_text, None),  # this run has no fingerprint to compare
+    ):
+        write_provenance(out, stages)
+        if message is None:
+            export_encoder(bert_run, out)
+            continue
+        before = contents(out)
+        with pytest.raises(ValueError, match=message):
+            export_encoder(bert_run, out)
+        assert contents(out) == before
     with pytest.raises(ValueError, match="is not a pre-training checkpoint, so there is nothing"):
         export_encoder(out, tmp_path / "again")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

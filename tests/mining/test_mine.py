@@ -344,12 +344,14 @@ def test_after_an_interruption_only_missing_windows_of_the_same_run_are_mined(
     names = {path.name for path in file.parent.iterdir()}
     assert names == {"negatives.jsonl", "recipe.yaml", "run.json"}
 
-    own.unlink()  # a finished folder is neither mined again nor with another recipe
-    n_windows = len(windows)
+    n_windows = len(windows)  # a finished folder is neither mined again nor with another recipe
     assert mine_into(**settings) == file
-    assert len(windows) == n_windows
     with pytest.raises(ValueError, match="another recipe .*seed"):
         mine_into(**settings, seed=1)
+    own.write_text(own.read_text().replace(change, " changed"))
+    with pytest.raises(ValueError, match="another recipe .system_fingerprint: "):
+        mine_into(**settings)
+    assert len(windows) == n_windows
 
 
 @pytest.mark.parametrize("is_changed", [False, True])

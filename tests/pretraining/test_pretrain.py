@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
@@ -44,6 +44,54 @@ def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(
     with pytest.raises(ValueError, match=r"another recipe \(seed: 5 then, 3 now\)"):
         pretrain({**settings, "seed": 3})
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == before
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_corpus_with_other_contents_is_refused(settings, tmp_path, small_corpus, is_finished):
+    corpus, run = tmp_path / "corpus.jsonl", tmp_path / "run"
+    corpus.write_bytes(text := small_corpus.read_bytes())
+    settings |= {"corpus": str(corpus), "save_strategy": "steps", "save_steps": 2}
+    model = pretrain(settings)
+    weights, record = (model / "model.safetensors").read_bytes(), (run / "run.json").read_bytes()
+    if not is_finished:
+        shutil.rmtree(model)
+        (run / "run.json").unlink()
+    corpus.write_bytes(text + b'{"text": "A volcano erupts when magma rises."}\n')
+    with pytest.raises(ValueError, match="recipe .blocks_sha256: '.{12}' then, '.{12}' now"):
+        pretrain(settings)
+    assert model.exists() == is_finished and (run / "run.json").exists() == is_finished
+    corpus.unlink()
+    corpus.write_bytes(text)  # another file with the same text
+    assert (pretrain(settings) / "model.safetensors").read_bytes() == weights
+    if is_finished:
+        assert (run / "run.json").read_bytes() == record
+
+
+def test_before_its_first_checkpoint_a_run_takes_what_the_corpus_holds(
+    settings, tmp_path, small_corpus, monkeypatch
+):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes(small_corpus.read_bytes())
+    settings |= {"corpus": str(corpus), "max_steps": 1}
+    monkeypatch.setattr(CondenserTrainer, "training_step", None)
+    with pytest.raises(TypeError):
+        pretrain(settings)
+    monkeypatch.undo()
+    corpus.write_text('{"text": "A volcano erupts. It is in Italy."}\n')
+    pretrain(settings)
+    assert json.loads((tmp_path / "run/run.json").read_text())["n_documents"] == 1
+
+
+def test_another_encoder_of_the_same_name_is_refused(settings, tmp_path, bert_folder):
+    encoder = Path(shutil.copytree(bert_folder, tmp_path / "encoder"))
+    settings |= {"encoder": str(encoder), "max_steps": 1}
+    pretrain(settings)
+    weights = load_file(encoder / "model.safetensors")
+    for name in weights:
+        weights[name] = weights[name] + 1e-3
+    save_file(weights, encoder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="start_fingerprint: "):
+        pretrain(settings)
 
 
 def test_a_run_that_was_killed_before_its_model_was_written_trains_no_further(settings, tmp_path):
@@ -144,6 +192,7 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
         ),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),
         ({"objective": "ict", "head_mlm_probability": 0.5}, "head_mlm_probability is only for"),
+        ({"fp16": True}, "fp16 is set, but this training runs on a CPU"),
         ({"objective": "ict", "query_length": 2}, "query_length is 2, which leaves no room"),
     ],
 )

@@ -1,12 +1,16 @@
 """Run folders: claimed for one recipe, filled completely or not at all; their checkpoints."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from modeling_condenser.runs.run_folder import (
     RECIPE_FILE,
+    RunIdentity,
     claim_run_folder,
     drop_old_checkpoints,
+    fingerprints_of,
     last_whole_checkpoint,
     seal_checkpoint,
     whole_folder,
@@ -21,29 +25,40 @@ def test_a_new_or_empty_folder_gets_the_recipe(tmp_path):
     # Another machine of the same run may be writing it.
     (tmp_path / ".recipe.yaml.other-machine-7.partial").touch()
     for folder in (tmp_path, tmp_path / "runs" / "new"):
-        claim_run_folder(folder, SETTINGS)
+        claim_run_folder(folder, RunIdentity(SETTINGS))
         written = yaml.safe_load((folder / RECIPE_FILE).read_text())
         assert written == {n: v for n, v in SETTINGS.items() if n != "output_dir"}
 
 
 def test_a_run_resumes_with_the_same_settings_but_for_those_that_do_not_change_its_result(tmp_path):
-    claim_run_folder(tmp_path, SETTINGS)
+    claim_run_folder(tmp_path, RunIdentity(SETTINGS))
     before = contents(tmp_path)
     free = {"save_steps": 7, "dataloader_num_workers": 4, "output_dir": "moved/elsewhere"}
     changed = {**SETTINGS, **free}
-    claim_run_folder(tmp_path, changed)
+    claim_run_folder(tmp_path, RunIdentity(changed))
     del changed["encoder"]
     with pytest.raises(ValueError, match="another recipe .encoder: 'bert' then, 'not set' now, s"):
-        claim_run_folder(tmp_path, {**changed, "seed": 3})
+        claim_run_folder(tmp_path, RunIdentity({**changed, "seed": 3}))
     assert contents(tmp_path) == before
 
 
 def test_paths_and_tuples_are_settings_too(tmp_path):
     settings = {"corpus": tmp_path / "a.txt", "label_names": ("labels",)}
     for _ in range(2):
-        claim_run_folder(tmp_path / "run", settings)
+        claim_run_folder(tmp_path / "run", RunIdentity(settings))
     written = yaml.safe_load((tmp_path / "run" / RECIPE_FILE).read_text())
     assert written == {"corpus": str(tmp_path / "a.txt"), "label_names": ["labels"]}
+
+
+def test_a_run_belongs_to_its_data_and_a_fingerprint_that_one_lacks_is_not_compared():
+    facts = {"blocks_sha256": "a" * 64, "start_fingerprint": "c" * 64, "n_blocks": 3}
+    earlier = RunIdentity(SETTINGS, fingerprints_of(facts))
+    assert earlier.fingerprints.keys() == {"blocks_sha256", "start_fingerprint"}
+    same = RunIdentity({**SETTINGS, "save_steps": 7}, {"blocks_sha256": "a" * 64, "other": "d"})
+    assert same.differences(earlier) == []
+    changed = RunIdentity({**SETTINGS, "seed": 1}, {"blocks_sha256": "b" * 64})
+    blocks = f"blocks_sha256: {'a' * 12!r} then, {'b' * 12!r} now"
+    assert changed.differences(earlier) == ["seed: 'not set' then, 1 now", blocks]
 
 
 def test_a_folder_is_replaced_when_it_is_complete(tmp_path):
@@ -58,6 +73,27 @@ def test_a_folder_is_replaced_when_it_is_complete(tmp_path):
         (partial / "weights").write_text("new")
     assert contents(tmp_path) == {"model/weights": b"new"}
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_old_folder_is_back_when_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/weights").write_text("old")
+    rename = Path.replace
+
+    def fail(path: Path, target: Path) -> Path:
+        if path.name == ".model.partial":
+            raise OSError("No space left")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="No space left"), whole_folder(tmp_path / "model"):
+        pass
+    assert contents(tmp_path) == {"model/weights": b"old"}
+    monkeypatch.undo()
+    (tmp_path / "model").rename(tmp_path / ".model.replaced")  # as if killed between the renames
+    with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "model"):
+        raise KeyboardInterrupt
+    assert contents(tmp_path) == {"model/weights": b"old"}
 
 
 def make_checkpoint(run_folder, step, *, sealed=True):

@@ -1,0 +1,195 @@
+"""Which checkpoints a script continues, what it refuses, and the figures of a resumed run."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from datasets import Dataset
+from torch import nn
+from transformers import TrainerCallback, set_seed
+
+from modeling_condenser import (
+    CondenserForPreTraining,
+    CondenserTrainer,
+    CondenserTrainingArguments,
+    condenser_from_encoder,
+)
+from modeling_condenser.pretraining.data import KeyedBlocks
+from tests.hub.loopback_hub import contents
+from tests.pretraining.short_runs import SETTINGS
+
+SAVING = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2}
+
+
+@pytest.fixture(scope="module")
+def start(bert_folder):
+    """A model to train copies of."""
+    set_seed(3)
+    return condenser_from_encoder(str(bert_folder))
+
+
+@pytest.fixture
+def make(tmp_path, start, texts):
+    """Makes the trainer of a script, in the folder `run` or another one, with other settings."""
+
+    def make_trainer(data: Any = None, *, name: str = "run", model: Any = None, **settings: Any):
+        set_seed(3)
+        return CondenserTrainer(
+            copy.deepcopy(start) if model is None else model,
+            CondenserTrainingArguments(str(tmp_path / name), **{**SETTINGS, **SAVING, **settings}),
+            train_dataset=texts[:20] if data is None else data,
+        )
+
+    return make_trainer
+
+
+def weights(trainer: CondenserTrainer) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def kill_after(trainer: CondenserTrainer, step: int) -> None:
+    def on_step_begin(args: Any, state: Any, *_: Any, **__: Any) -> None:
+        if state.global_step == step:
+            raise KeyboardInterrupt
+
+    killing = TrainerCallback()
+    killing.on_step_begin = on_step_begin
+    trainer.add_callback(killing)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+
+
+def test_another_run_in_the_folder_is_refused_and_named(make, start, tmp_path, texts, bert_folder):
+    make(max_steps=1).train()
+    before = contents(tmp_path)
+    other_start = copy.deepcopy(start)
+    with torch.no_grad():
+        other_start.condenser.layers[1].output.dense.bias += 1
+    other_head = condenser_from_encoder(str(bert_folder), n_head_layers=1)
+    for trainer, message in (
+        (make(max_steps=1, learning_rate=0.05), "learning_rate: 0.001 then, 0.05 now"),
+        (make(texts[20:40], max_steps=1), "blocks_sha256: '.{12}' then, '.{12}' now"),
+        (make(model=other_start, max_steps=1), "start_fingerprint: "),
+        (make(model=other_head, max_steps=1), "n_head_layers: 2 then, 1 now"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            trainer.train()
+    assert contents(tmp_path) == before
+    (tmp_path / "run/recipe.yaml").unlink()
+    with pytest.raises(ValueError, match="holds no run .recipe.yaml is missing"):
+        make().train()
+
+
+def test_the_same_run_is_continued_and_false_starts_again(make, tmp_path, texts, caplog):
+    first = make()
+    first.train()
+    finished = make()
+    assert finished.train().global_step == 2 and equal(weights(finished), weights(first))
+    assert "no step was trained" in caplog.text
+    make(name="elsewhere", max_steps=1, learning_rate=0.05).train()
+    other = make(max_steps=1, learning_rate=0.05)
+    other.train(resume_from_checkpoint=False)
+    assert [folder.name for folder in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-1"]
+    ours, expected = (
+        (tmp_path / run / "checkpoint-1/model.safetensors").read_bytes()
+        for run in ("run", "elsewhere")
+    )
+    assert ours == expected
+    make(max_steps=1, learning_rate=0.05).train()  # the folder now belongs to this run
+
+
+def test_without_a_checkpoint_there_is_nothing_to_continue(make):
+    kill_after(make(save_steps=99), 1)
+    make(learning_rate=0.05).train()
+    with pytest.raises(FileNotFoundError, match="no complete checkpoint to resume"):
+        make(name="new").train(resume_from_checkpoint=True)
+
+
+def test_a_named_checkpoint_may_have_other_settings_but_not_other_data(make, tmp_path, texts):
+    make().train()
+    last, first = (str(tmp_path / f"run/checkpoint-{step}") for step in (2, 1))
+    with pytest.raises(ValueError, match="was trained on other data .blocks_sha256"):
+        make(texts[20:40]).train(resume_from_checkpoint=last)
+    with pytest.raises(ValueError, match="checkpoint-2 is newer than .*checkpoint-1"):
+        make().train(resume_from_checkpoint=first)
+    model = CondenserForPreTraining.from_pretrained(last)
+    longer = make(model=model, max_steps=3)
+    assert longer.train(resume_from_checkpoint=True).global_step == 3
+    assert make(name="b").train(resume_from_checkpoint=first).global_step == 2
+
+
+class Examples(torch.utils.data.Dataset):
+    """Examples without a fingerprint."""
+
+    def __init__(self, blocks: KeyedBlocks, n: int):
+        self.blocks, self.n = blocks, n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> Any:
+        return self.blocks[index]
+
+
+def test_data_without_a_fingerprint_are_compared_as_far_as_they_can_be(make, texts, caplog):
+    def stream(n: int) -> Any:
+        return Dataset.from_dict({"text": texts[n : n + 20]}).to_iterable_dataset()
+
+    make(stream(0), max_steps=1).train()
+    with pytest.raises(ValueError, match="first_documents_sha256"):
+        make(stream(1), max_steps=1).train()
+    make(stream(0), max_steps=1).train()
+    assert "only the first documents were compared" in caplog.text
+    blocks, torch_run = make().train_dataset, {"name": "torch", "max_steps": 1}
+    make(Examples(blocks, 16), **torch_run).train()
+    with pytest.raises(ValueError, match="train_dataset: '16 examples, Examples' then, '17 exa"):
+        make(Examples(blocks, 17), **torch_run).train()
+    make(Examples(blocks, 16), **torch_run).train()
+    assert "no fingerprint and were not compared" in caplog.text
+
+
+def test_loss_and_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monkeypatch):
+    warnings: list[str] = []
+    monkeypatch.setattr(
+        transformers.trainer.logger, "warning", lambda text, *_: warnings.append(text)
+    )
+    kill_after(make(max_steps=4, save_steps=2), 3)
+    trainer = make(max_steps=4, save_steps=2)
+    output = trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 4
+    mean = sum(losses) / 4
+    assert output.training_loss == pytest.approx(mean, rel=1e-5)
+    assert trainer.state.log_history[-1]["train_loss"] == pytest.approx(mean, rel=1e-5)
+    assert trainer.run_facts()["train_seconds"] > output.metrics["train_runtime"]
+    assert not warnings  # of missing keys, which are tied weights
+
+
+def test_a_checkpoint_that_does_not_fit_the_model_is_refused(make, bert_folder):
+    make().train()
+    larger = condenser_from_encoder(str(bert_folder), n_head_layers=3)
+    with pytest.raises(ValueError, match=r"does not fit the model: weights are missing .*head\.2"):
+        make(model=larger).train(resume_from_checkpoint=True)
+
+
+def test_what_the_trainer_does_not_support_is_refused(make, start, texts, tmp_path):
+    arguments = CondenserTrainingArguments(str(tmp_path / "run"), **SETTINGS)
+    for options, message in (
+        ({"model": None, "model_init": lambda: start}, "model_init is not supported .*output_dir"),
+        ({"model": start, "compute_metrics": dict}, "compute_metrics is not supported"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CondenserTrainer(args=arguments, train_dataset=texts[:9], **options)
+    adapted = nn.Module()
+    adapted.peft_config = {}  # what marks a model of PEFT
+    with pytest.raises(ValueError, match="adapters of PEFT"):
+        CondenserTrainer(adapted, arguments, train_dataset=texts[:9])
+    with pytest.raises(ValueError, match="fp16 is set, but this training runs on a CPU"):
+        make(fp16=True)
+    assert not (tmp_path / "run").exists()
