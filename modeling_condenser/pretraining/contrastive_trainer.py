@@ -122,6 +122,12 @@ class ContrastiveTrainer(CondenserTrainer):
                 "The batch is one pair, without negatives: set per_device_train_batch_size to 2 or "
                 "more pairs; the papers' is 1,024."
             )
+        self.similarity = args.similarity or model.config.encoding.get("similarity", "dot")
+        if self.similarity not in ("dot", "cosine"):
+            raise ValueError(
+                f"The encoder compares by {self.similarity} similarity: state the similarity of "
+                "the contrast, dot or cosine, by which the export will compare."
+            )
         super().__init__(model, args, *others, **kwargs)
         if args.objective == "ict":  # nothing is masked
             self.logged_losses = ("bow_loss",)
@@ -192,7 +198,7 @@ class ContrastiveTrainer(CondenserTrainer):
             from torch.distributed.nn.functional import all_gather  # not in all builds of torch
 
             vectors = torch.cat(all_gather(vectors.contiguous()))
-        is_cosine = self.args.similarity == "cosine"
+        is_cosine = self.similarity == "cosine"
         loss, accuracy = contrast(
             vectors,
             cosine=is_cosine,

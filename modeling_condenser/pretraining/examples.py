@@ -1,7 +1,7 @@
 """Make examples and batches from text, and prepare the model for the objective."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -101,10 +101,18 @@ def make_collator(
         mlm_probability=None if objective == "ict" else arguments.mlm_probability,
         head_mlm_probability=model.config.head_mlm_probability,
         bag_of_words=arguments.bow_weight > 0,
+        prompts=prompts_of(model, objective),
     )
     if objective == "tsdae":
         return DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)
     return collator
+
+
+def prompts_of(model: Any, objective: str) -> tuple[str, ...]:
+    """The prompts of the model for passages, and before them for queries in the ICT's pairs."""
+    encoding = model.config.encoding
+    kinds = ("query", "passage") if objective == "ict" else ("passage",)
+    return tuple(encoding.get(f"{kind}_prompt", "") for kind in kinds)
 
 
 def make_examples(
@@ -112,12 +120,13 @@ def make_examples(
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
     *,
+    prompts: Sequence[str] = ("",),
     for_evaluation: bool = False,
 ) -> tuple[Any, TokenBudgetBatches | None, dict[str, Any]]:
     """Make the examples of the objective from text or token ids (`as_rows`).
 
-    Examples for evaluation have the same masks and pairs each time, and a stream of them is read to
-    its end.
+    `prompts` are those of the collator. Examples for evaluation have the same masks and pairs each
+    time, and a stream of them is read to its end.
 
     Returns:
         Data set, batches if they have a token budget, and facts for the run's record.
@@ -134,6 +143,7 @@ def make_examples(
         max_length=arguments.span_length or arguments.max_length,
         short_block_probability=arguments.short_block_probability,
         seed=arguments.blocks_seed,
+        prompt=prompts[-1],
         kind=kinds.get(objective, "blocks"),
     )
     if isinstance(rows, IterableDataset):
@@ -166,11 +176,12 @@ def make_examples(
         n_processes = arguments.world_size
         batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
-    return kind(blocks, seed=seed, draw=_choose_draw(tokenizer, arguments)), batches, facts
+    draw = _choose_draw(tokenizer, arguments, prompts[0])
+    return kind(blocks, seed=seed, draw=draw), batches, facts
 
 
 def _choose_draw(
-    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
+    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments, prompt: str
 ) -> Draw | None:
     """The function that draws a pair from a text, if the objective needs pairs."""
     if arguments.objective != "ict":
@@ -178,6 +189,6 @@ def _choose_draw(
     length = min(arguments.query_length, arguments.max_length)
     return partial(
         draw_query,
-        query_room=text_room(tokenizer, length, name="query_length"),
+        query_room=text_room(tokenizer, length, name="query_length", prompt=prompt),
         removal_probability=arguments.removal_probability,
     )

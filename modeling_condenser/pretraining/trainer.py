@@ -24,7 +24,7 @@ from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches
-from .examples import as_rows, find_tokenizer, make_collator, make_examples
+from .examples import as_rows, find_tokenizer, make_collator, make_examples, prompts_of
 from .probe import probe
 from .tsdae import remove_decoder
 
@@ -88,7 +88,8 @@ class CondenserTrainer(WholeTrainer):
                 collator = make_collator(model, processing_class, args)
                 data_collator = data_collator or collator
             if rows is not None:
-                examples = make_examples(rows, processing_class, args)
+                prompts = prompts_of(model, args.objective)
+                examples = make_examples(rows, processing_class, args, prompts=prompts)
                 train_dataset, self.batches, self.facts = examples
                 self.facts["objective"] = args.objective
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
@@ -136,7 +137,8 @@ class CondenserTrainer(WholeTrainer):
             return data
         tokenizer: Any = self.processing_class or find_tokenizer(self.model)
         args: Any = self.args
-        return make_examples(rows, tokenizer, args, for_evaluation=True)[0]
+        prompts = prompts_of(self.accelerator.unwrap_model(self.model), args.objective)
+        return make_examples(rows, tokenizer, args, prompts=prompts, for_evaluation=True)[0]
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """The Trainer's loader of `eval_dataset`, which may be text."""
