@@ -18,6 +18,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "as published": {"skip_from": 2, "n_head_layers": 2},
     "no skip, no late MLM": {"skip_from": LAYERS, "n_head_layers": 1, "late_mlm": False},
     "a second masking": {"head_mlm_probability": 0.5, "n_head_layers": 1},
+    "mean pooling": {"n_head_layers": 1, "pooling": "mean"},
 }
 
 
@@ -74,7 +75,7 @@ def test_nothing_is_kept_between_calls(backbone):
 
 
 def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(backbone):
-    model = make_model(backbone.title, n_head_layers=1, head_mlm_probability=0.5)
+    model = make_model(backbone.title, pooling="mean", n_head_layers=1, head_mlm_probability=0.5)
     batch = make_batch(backbone, twice_masked=True)
     counts = {
         "num_items_in_batch": (batch["labels"] != -100).sum(),

@@ -85,7 +85,11 @@ class TwoEncoders(nn.Module):
         backbone = self.masked_lm.base_model
         late = backbone(**inputs).last_hidden_state
         early = backbone(**read, output_hidden_states=True).hidden_states[self.config.skip_from]
-        head_input = torch.cat([late[:, :1], early[:, 1:]], dim=1)  # [cls_late ; early]
+        vectors = late[:, :1]  # (B, 1, H)
+        if self.config.pooling == "mean":
+            weights = inputs["attention_mask"] / inputs["attention_mask"].sum(1, keepdim=True)
+            vectors = weights[:, None].to(late.dtype) @ late
+        head_input = torch.cat([vectors, early[:, 1:]], dim=1)  # [cls_late ; early]
         hook = self.head_layers[0].register_forward_pre_hook(
             lambda _, args: (head_input, *args[1:])
         )
@@ -94,7 +98,7 @@ class TwoEncoders(nn.Module):
         losses = {"head_loss": self.mlm(cd, batch.get("head_targets", batch["labels"]))}
         if self.config.late_mlm:
             losses["late_loss"] = self.mlm(late, batch["labels"])
-        bow_loss = self.bag_of_words(late[:, 0], batch["bow_targets"])
+        bow_loss = self.bag_of_words(vectors[:, 0], batch["bow_targets"])
         return {
             **losses,
             "bow_loss": bow_loss,
