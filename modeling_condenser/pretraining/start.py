@@ -77,9 +77,18 @@ def read_encoding(
     # `encode_document` looks for this name first.
     named = {"query": encoding["query_prompt"], "document": encoding["passage_prompt"]}
     encoding["prompts"] = {**settings.get("prompts", {}), **named}
-    shown = {key: value for key, value in encoding.items() if value not in ("", None, {})}
-    logger.info("Kept of %s: pooling %s, %s.", name, pooling, shown)
+    _tell(name, pooling, encoding)
     return {"pooling": pooling, "encoding": encoding}
+
+
+def _tell(name: str, pooling: str, encoding: Mapping[str, Any]) -> None:
+    lengths = {encoding.get(f"{kind}_max_length") for kind in ("query", "passage")} - {None}
+    facts = [f"{pooling} pooling", f"{encoding['similarity']} similarity"]
+    facts += ["normalised"] if encoding["normalize"] else []
+    facts += [f"at most {max(lengths)} tokens"] if lengths else []
+    facts += [f"prompt {text!r}" for text in dict.fromkeys(encoding["prompts"].values()) if text]
+    facts += [f"exported in {encoding['dtype']}"] if "dtype" in encoding else []
+    logger.info("Kept of %s: %s.", name, ", ".join(facts))
 
 
 def _refuse_other_kinds(
