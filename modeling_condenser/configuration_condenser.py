@@ -51,6 +51,8 @@ class CondenserConfig(PreTrainedConfig):
         encoding: how else the encoder that pre-training started from makes vectors, if its files
             say so: fields of the package's `EncodingContract`, and `normalize`, `prompts`,
             `default_prompt_name` and `dtype`. Exports keep it.
+        lm_head_is_new: whether that encoder has an `encoding`, but no LM head. The losses of a new
+            LM head made MiniLM worse, so contrastive objectives leave them out.
 
     Raises:
         ValueError: the encoder is not supported, or an argument is misspelt or out of range.
@@ -72,6 +74,7 @@ class CondenserConfig(PreTrainedConfig):
     head_mlm_probability: float | None = None
     pooling: str = "cls"
     encoding: dict[str, Any] = field(default_factory=dict)
+    lm_head_is_new: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.encoder_config = _as_config(self.encoder_config)

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, IterableDataset
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from modeling_condenser.hub.model_folder import resolve_encoder_name
@@ -81,7 +82,7 @@ def make_collator(
     arguments: CondenserTrainingArguments,
 ) -> CondenserDataCollator | DenoisingCollator:
     """Prepare a model for the objective, and make the collator of its batches."""
-    objective, packed = arguments.objective, arguments.packed
+    objective, packed, config = arguments.objective, arguments.packed, model.config
     check_fit(tokenizer, model, arguments.max_length)
     if arguments.attn_implementation is not None:
         model.set_attn_implementation(arguments.attn_implementation)
@@ -90,22 +91,39 @@ def make_collator(
     if objective == "tsdae":
         add_decoder(model, tokenizer)
         packed = False  # the decoder takes padded batches
-    if objective in ("ict", "tsdae") and not arguments.bow_weight:
-        model.lm_head.requires_grad_(False)  # of which only the tied weights are trained
+    only_contrast = is_contrast_only(model, objective)
+    if only_contrast and (objective == "cocondenser" or arguments.bow_weight):
+        logger.warning(
+            "The encoder has no LM head, so objective %s trains its contrast only: the losses of "
+            "masked tokens and bags of words are left out.",
+            objective,
+        )
+    if only_contrast or (objective in ("ict", "tsdae") and not arguments.bow_weight):
+        for name in ("lm_head", "head", "head_norm") if only_contrast else ("lm_head",):
+            getattr(model, name, nn.Identity()).requires_grad_(False)
+        # Of the LM head only the tied weights are trained.
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)
+    elif objective != "tsdae":  # whose decoder has a copy
+        config.lm_head_is_new = False
     if packed:
         use_packing(model)
+    is_masked = objective != "ict" and not only_contrast
     collator = CondenserDataCollator(
         tokenizer,
         max_length=arguments.max_length,
-        mlm_probability=None if objective == "ict" else arguments.mlm_probability,
-        head_mlm_probability=model.config.head_mlm_probability,
-        bag_of_words=arguments.bow_weight > 0,
+        mlm_probability=arguments.mlm_probability if is_masked else None,
+        head_mlm_probability=None if only_contrast else config.head_mlm_probability,
+        bag_of_words=arguments.bow_weight > 0 and not only_contrast,
         prompts=prompts_of(model, objective),
     )
     if objective == "tsdae":
         return DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)
     return collator
+
+
+def is_contrast_only(model: Any, objective: str) -> bool:
+    """Whether an objective leaves out the losses that need the LM head, because it is new."""
+    return objective in CONTRASTIVE and model.config.lm_head_is_new
 
 
 def prompts_of(model: Any, objective: str) -> tuple[str, ...]:

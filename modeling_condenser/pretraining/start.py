@@ -82,7 +82,9 @@ def read_encoding(
 
 
 def _tell(name: str, pooling: str, encoding: Mapping[str, Any]) -> None:
-    lengths = {encoding.get(f"{kind}_max_length") for kind in ("query", "passage")} - {None}
+    lengths = [
+        encoding[key] for key in ("query_max_length", "passage_max_length") if key in encoding
+    ]
     facts = [f"{pooling} pooling", f"{encoding['similarity']} similarity"]
     facts += ["normalised"] if encoding["normalize"] else []
     facts += [f"at most {max(lengths)} tokens"] if lengths else []

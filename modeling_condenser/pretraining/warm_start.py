@@ -92,12 +92,15 @@ def _start(
     config = AutoConfig.from_pretrained(name, **kwargs)
     if config.model_type == CondenserConfig.model_type:
         change_config(config.encoder_config, changes or {})
-        how = {"pooling": pooling or config.pooling, "encoding": config.encoding}
+        how = {name: getattr(config, name) for name in ("pooling", "encoding", "lm_head_is_new")}
+        how["pooling"] = pooling or config.pooling
     else:
         change_config(config, changes or {})
         check_encoder(config)
         how = read_encoding(name, config.architectures, pooling, **kwargs)
     encoder, lm_head = _load_parts(name, config, **kwargs)
+    if lm_head is None:
+        how["lm_head_is_new"] = "encoding" in how
     model = model_class(CondenserConfig(encoder_config=encoder.config, **head, **how))
     model.condenser.encoder.load_state_dict(encoder.state_dict())
     if lm_head is not None:

@@ -53,8 +53,11 @@ def kinds_of(model: SentenceTransformer) -> list[type]:
 
 
 IN_EACH_RUN = [("MiniLM", "float16"), ("e5", "float32"), ("bge", "bfloat16")]
-OTHERS = [pair for pair in product(KINDS, ("float32", "float16", "bfloat16"))]
-OTHERS = [pytest.param(*p, marks=pytest.mark.slow) for p in OTHERS if p not in IN_EACH_RUN]
+OTHERS = [
+    pytest.param(*pair, marks=pytest.mark.slow)
+    for pair in product(KINDS, ("float32", "float16", "bfloat16"))
+    if pair not in IN_EACH_RUN
+]
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [*IN_EACH_RUN, *OTHERS])
@@ -183,6 +186,7 @@ def test_prompts_of_the_start_stand_before_what_is_trained(
         return trainer.callback_handler.callbacks[0].__class__()
 
     own = {"objective": objective, "encoder": str(start), "packed": False, "max_steps": 1}
+    own |= {"logging_steps": 9}  # an entry has measures of a batch
     pretrain({**settings, **own}, callbacks=[watch])
     begins = {
         name: tuple(tokenizer(prompt.rstrip())["input_ids"][:-1])
@@ -239,8 +243,8 @@ REFUSED = {
     "pooling lasttoken": with_modules(lambda size: [Pooling(size, pooling_mode="lasttoken")]),
     r"pooling cls\+mean": with_modules(lambda size: [Pooling(size, pooling_mode=("cls", "mean"))]),
     "pooling mean without the prompt": with_json("1_Pooling/config.json", include_prompt=False),
-    "similarity 'manhattan'": with_json(
-        "config_sentence_transformers.json", similarity_fn_name="manhattan"
+    "similarity 'manhattan'": lambda folder, encoder: save_modules(
+        folder, encoder, lambda size: [Pooling(size)], similarity_fn_name="manhattan"
     ),
     "is a SparseEncoder": with_json(
         "config_sentence_transformers.json", model_type="SparseEncoder"
@@ -257,7 +261,7 @@ def test_what_cannot_be_kept_is_refused_by_name_before_anything_is_written(
 ):
     REFUSED[message](tmp_path / "start", bert_folder)
     with pytest.raises(ValueError, match=message):
-        pretrain({**settings, "encoder": str(tmp_path / "start")})
+        pretrain({**settings, "encoder_changes": {}, "encoder": str(tmp_path / "start")})
     assert [path.name for path in tmp_path.iterdir()] == ["start"]
 
 
@@ -269,3 +273,25 @@ def test_a_stated_pooling_replaces_another_mode_but_no_module(bert_folder, tmp_p
     save_modules(start, bert_folder, lambda size: [*poolings, Dense(size, 8)])
     with pytest.raises(ValueError, match="modules Transformer, Pooling, Dense"):
         CondenserForMaskedLM.from_encoder(str(start), pooling="mean")
+
+
+@pytest.mark.parametrize("objective", ["ict", "cocondenser"])
+def test_a_published_model_without_an_lm_head_is_trained_by_the_contrast_only(
+    settings, bert_folder, tmp_path, objective, caplog
+):
+    start = save_published(tmp_path / "start", bert_folder)  # sentence-transformers saves no head
+    own = {**settings, "encoder": str(start), "objective": objective, "cache_chunk_size": 6}
+    model = pretrain({**own, "bow_weight": 1.0})
+    assert f"no LM head, so objective {objective} trains its contrast only" in caplog.text
+    for entry in read_log(tmp_path / "run"):
+        assert entry["loss"] == pytest.approx(entry["contrastive_loss"])
+        assert not entry.keys() & {"bow_loss", "head_loss", "late_loss", "swap_cost"}
+    after = CondenserForMaskedLM.from_pretrained(model)
+    assert after.config.lm_head_is_new
+    before = CondenserForMaskedLM.from_encoder(str(start)).condenser.state_dict()
+    changed = [not after.condenser.state_dict()[name].equal(before[name]) for name in before]
+    assert sum(changed) > 0.8 * len(changed)
+    # Plain MLM trains the head, which later contrasts then use.
+    mlm = {**settings, "encoder": str(model), "objective": "mlm", "max_steps": 1}
+    again = pretrain({**mlm, "output_dir": str(tmp_path / "mlm")})
+    assert not CondenserForMaskedLM.from_pretrained(again).config.lm_head_is_new
