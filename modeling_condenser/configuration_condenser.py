@@ -24,8 +24,8 @@ from transformers.models.auto.modeling_auto import (
 #   other argument depends; they return hidden states, or a tuple that begins with them.
 # - Its LM head reads only hidden states, and `_tied_weights_keys` names its output layer.
 SUPPORTED_ENCODERS = tuple(
-    "albert bert camembert deberta-v2 distilbert electra modernbert mpnet roberta "
-    "xlm-roberta".split()
+    "albert bert camembert deberta-v2 distilbert electra ernie gte jina_embeddings_v3 modernbert "
+    "mpnet nomic_bert roberta xlm-roberta".split()
 )
 
 POOLINGS = ("cls", "mean")

@@ -117,9 +117,16 @@ BACKBONES = {
         Backbone("DeBERTa-v3", "deberta-v2", _RELATIVE, deberta_tokenizer, packed=None),
         Backbone("DistilBERT", "distilbert", _DISTIL, bert_tokenizer),
         Backbone("ELECTRA", "electra", _NARROW, bert_tokenizer),
+        Backbone("ERNIE", "ernie", _SIZES, bert_tokenizer),
+        # Turn queries and keys by their positions.
+        Backbone("GTE", "gte", _SIZES, sentencepiece_tokenizer, 1, packed="all rows"),
+        Backbone(
+            "Jina v3", "jina_embeddings_v3", _SIZES, sentencepiece_tokenizer, 1, packed="all rows"
+        ),
         # Projects queries and keys together.
         Backbone("ModernBERT", "modernbert", _LOCAL, modernbert_tokenizer, 1, packed="all rows"),
         Backbone("MPNet", "mpnet", _SIZES, mpnet_tokenizer, 1, 2, packed=None),
+        Backbone("Nomic BERT", "nomic_bert", _SIZES, bert_tokenizer, packed="all rows"),
         Backbone("RoBERTa", "roberta", _SIZES, roberta_tokenizer, 1, 2),
         Backbone("XLM-RoBERTa", "xlm-roberta", _SIZES, sentencepiece_tokenizer, 1, 2),
     )

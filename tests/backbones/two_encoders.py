@@ -31,8 +31,8 @@ class TwoEncoders(nn.Module):
         super().__init__()
         self.config = model.config
         config = copy.deepcopy(model.config.encoder_config)
-        # ModernBERT's eager attention computes its softmax in single precision.
-        attention = "sdpa" if config.model_type == "modernbert" else "eager"
+        # Eager attention with rotary angles computes its softmax in single precision.
+        attention = "eager" if getattr(config, "rope_parameters", None) is None else "sdpa"
         state = model.state_dict()
         self.masked_lm: Any = AutoModelForMaskedLM.from_config(
             config, attn_implementation=attention
