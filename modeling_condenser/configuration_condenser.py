@@ -18,14 +18,14 @@ from transformers.models.auto.modeling_auto import (
 # these conditions:
 # - AutoModel and AutoModelForMaskedLM know it, and its tokens attend to both sides.
 # - Its hidden states are the embeddings and the output of each layer, all of one width; the last is
-#   its output, after its `final_norm` if it has one.
+#   its output, after its `final_norm` or `norm` if it has one.
 # - Its layers are in a ModuleList (if nested, in the innermost). They are built from the config, or
 #   from the config and their `layer_idx`; their first argument is the hidden states, on which no
 #   other argument depends; they return hidden states, or a tuple that begins with them.
 # - Its LM head reads only hidden states, and `_tied_weights_keys` names its output layer.
 SUPPORTED_ENCODERS = tuple(
-    "albert bert camembert deberta-v2 distilbert electra ernie gte jina_embeddings_v3 modernbert "
-    "mpnet nomic_bert roberta xlm-roberta".split()
+    "albert bert camembert deberta-v2 distilbert electra ernie eurobert gte jina_embeddings_v3 "
+    "modernbert mpnet nomic_bert roberta xlm-roberta".split()
 )
 
 POOLINGS = ("cls", "mean")

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,19 @@ def find_layers(encoder: nn.Module) -> list[nn.Module]:
 
 def build_like(layer: Any, encoder_config: Any) -> nn.Module:
     """A new layer of the same class."""
-    layer_idx = getattr(layer, "layer_idx", None)
-    return type(layer)(encoder_config, *([] if layer_idx is None else [layer_idx]))
+    needs_index = "layer_idx" in signature(type(layer)).parameters
+    indices = (getattr(module, "layer_idx", None) for module in layer.modules())
+    index = [next((i for i in indices if i is not None), None)] if needs_index else []
+    return type(layer)(encoder_config, *index)
 
 
 def build_final_norm(encoder: Any) -> nn.Module:
-    """A new norm like the one that the encoder ends in, if it has one.
+    """A norm like the one that a new encoder ends in, if it has one.
 
     The LM head of such an encoder was trained on normalised vectors.
     """
-    norm = getattr(encoder, "final_norm", None)
-    if norm is None:
-        return nn.Identity()
-    return type(norm)(norm.normalized_shape, eps=norm.eps, bias=norm.bias is not None)
+    norms = (getattr(encoder, name, None) for name in ("final_norm", "norm"))
+    return copy.deepcopy(next((norm for norm in norms if norm is not None), nn.Identity()))
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,9 @@ class TwoEncoders(nn.Module):
         self.head_layers = copy.deepcopy(model.head)
         for (modules, i), layer in zip(places, self.head_layers, strict=True):
             modules[i] = layer
-        if hasattr(self.head, "final_norm"):
-            self.head.final_norm.load_state_dict(model.head_norm.state_dict())
+        for name in ("final_norm", "norm"):
+            if hasattr(self.head, name):
+                getattr(self.head, name).load_state_dict(model.head_norm.state_dict())
         if getattr(getattr(self.head, "encoder", None), "conv", None) is not None:
             self.head.encoder.conv = None  # DeBERTa-v2's, which is no part of a layer
 
@@ -69,7 +70,9 @@ class TwoEncoders(nn.Module):
         for name, parameter in self.head.named_parameters():
             if id(parameter) not in in_layers:
                 ours = f"condenser.encoder.{name}"
-                named.append((ours.replace("condenser.encoder.final_norm", "head_norm"), parameter))
+                for norm in ("final_norm.", "norm."):
+                    ours = ours.replace(f"condenser.encoder.{norm}", "head_norm.")
+                named.append((ours, parameter))
         found: dict[str, Any] = {}
         for name, parameter in named:
             if parameter.grad is not None:

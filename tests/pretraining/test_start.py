@@ -26,6 +26,7 @@ from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
 from modeling_condenser.runs.run_folder import read_log
+from tests.backbones.encoders import BACKBONES
 from tests.encoding.making import LONG, change_json, save_modules
 
 TEXTS = [LONG * 9, "Why?", "", LONG, "東京大学 café naïveté"]
@@ -34,6 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "MiniLM": {"pooling": "mean", "length": 24, "similarity_fn_name": None},
     "e5": {"pooling": "mean", "prompts": E5_PROMPTS, "default_prompt_name": "query"},
     "bge": {"pooling": "cls", "prompts": {"query": "the river museum: "}},
+    "multilingual e5": {"pooling": "mean", "prompts": E5_PROMPTS},
 }
 
 
@@ -53,6 +55,7 @@ def kinds_of(model: SentenceTransformer) -> list[type]:
 
 
 IN_EACH_RUN = [("MiniLM", "float16"), ("e5", "float32"), ("bge", "bfloat16")]
+IN_EACH_RUN += [("multilingual e5", "float32")]
 OTHERS = [
     pytest.param(*pair, marks=pytest.mark.slow)
     for pair in product(KINDS, ("float32", "float16", "bfloat16"))
@@ -62,9 +65,12 @@ OTHERS = [
 
 @pytest.mark.parametrize(("kind", "dtype"), [*IN_EACH_RUN, *OTHERS])
 def test_a_model_that_is_exported_untrained_encodes_bit_for_bit_as_before(
-    kind, dtype, bert_folder, tmp_path
+    kind, dtype, bert_folder, texts, tmp_path
 ):
-    start = save_published(tmp_path / "start", bert_folder, dtype, **KINDS[kind])
+    encoder = bert_folder
+    if kind == "multilingual e5":
+        encoder = BACKBONES["XLM-RoBERTa"].save(tmp_path / "encoder", texts, hidden_size=32)
+    start = save_published(tmp_path / "start", encoder, dtype, **KINDS[kind])
     model = CondenserForPreTraining.from_encoder(str(start))
     assert model.dtype == torch.float32 and model.config.pooling == KINDS[kind]["pooling"]
     model.save_encoder(tmp_path / "saved")
@@ -84,7 +90,8 @@ def test_a_model_that_is_exported_untrained_encodes_bit_for_bit_as_before(
         assert after.similarity_fn_name == before.similarity_fn_name
         assert after.default_prompt_name == before.default_prompt_name
         for name, prompt in before.prompts.items():
-            expected = "passage: " if (kind, name) == ("e5", "document") else prompt
+            is_e5 = "e5" in kind and name == "document"
+            expected = "passage: " if is_e5 else prompt
             assert after.prompts[name] == expected
             vectors, own = (m.encode(TEXTS, prompt=prompt) for m in (before, after))
             assert vectors.dtype == own.dtype and np.array_equal(vectors, own)

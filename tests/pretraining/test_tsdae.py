@@ -154,5 +154,7 @@ def test_an_evaluation_after_the_training_is_refused(texts, tmp_path, bert_folde
 
 def test_an_encoder_without_a_decoder_is_refused(tmp_path, texts):
     folder = BACKBONES["DistilBERT"].save(tmp_path / "encoder", texts)
-    with pytest.raises(ValueError, match="model_type 'distilbert'.*bert, camembert, electra, ernie, rob"):
+    with pytest.raises(
+        ValueError, match="model_type 'distilbert'.*bert, camembert, electra, ernie, rob"
+    ):
         with_decoder(folder)
