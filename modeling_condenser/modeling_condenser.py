@@ -13,8 +13,7 @@ With `pooling="mean"` the dense vector of a block is not CLS but the mean of [cl
 takes the place of cls_late in eq. (8) and in BoW, and is called so below. This is our
 generalisation, for encoders that are used with mean pooling; the papers have CLS only.
 
-Shapes: B blocks in a
-batch, T tokens in a block, H hidden size, V vocabulary size.
+Shapes: B blocks in a batch, T tokens in a block, H hidden size, V vocabulary size.
 
 A packed batch holds all blocks in one row, (1, N), without padding. `cu_seq_lens_q`, (B + 1,), says
 where each block begins and the last ends, as for flash attention in transformers.

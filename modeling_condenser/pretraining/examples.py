@@ -172,6 +172,7 @@ def make_examples(
     with arguments.main_process_first(desc="preparing the text"):
         blocks = rows
         if "text" in rows.column_names:
+            _refuse_one_text(rows["text"])
             blocks = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
         elif objective in CONTRASTIVE:
             raise ValueError(
@@ -196,6 +197,15 @@ def make_examples(
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
     draw = _choose_draw(tokenizer, arguments, prompts[0])
     return kind(blocks, seed=seed, draw=draw), batches, facts
+
+
+def _refuse_one_text(texts: Sequence[str | None]) -> None:
+    first = next(iter(texts), None)
+    if len(texts) > 1 and all(text == first for text in texts):
+        raise ValueError(
+            f"All {len(texts)} documents are the same text, {first!r:.60}: check the corpus, and "
+            "the column that its text is taken from (text_column)."
+        )
 
 
 def _choose_draw(

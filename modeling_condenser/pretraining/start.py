@@ -50,6 +50,7 @@ def read_encoding(
     hub |= {"cache_folder": kwargs.get("cache_dir")}
     hub |= {"local_files_only": kwargs.get("local_files_only", False)}
     settings = _read_json(name, MODULES_CONFIG_FILE, hub) or {}
+    prompts = settings.get("prompts") or {}
     modules = _read_json(name, MODULES_FILE, hub)
     _refuse_other_kinds(name, settings, modules, architectures or [])
     if modules is None:
@@ -69,14 +70,14 @@ def read_encoding(
     encoding = {
         **_read_transformer(name, hub, **kwargs),
         "similarity": similarity,
-        **choose_prompts(settings.get("prompts", {})),
+        **choose_prompts(prompts),
         **{field: value for field, value in own.items() if field != "pooling"},
         "normalize": normalize,
         "default_prompt_name": settings.get("default_prompt_name"),
     }
     # `encode_document` looks for this name first.
     named = {"query": encoding["query_prompt"], "document": encoding["passage_prompt"]}
-    encoding["prompts"] = {**settings.get("prompts", {}), **named}
+    encoding["prompts"] = {**prompts, **named}
     _tell(name, pooling, encoding)
     return {"pooling": pooling, "encoding": encoding}
 
@@ -142,9 +143,8 @@ def _read_transformer(name: str, hub: Mapping[str, Any], **kwargs: Any) -> dict[
     found: dict[str, Any] = {"token_type_ids": "token_type_ids" in tokenizer.model_input_names}
     limit = settings.get("max_seq_length") or tokenizer.model_max_length
     for field, kind in (("query_max_length", "query"), ("passage_max_length", "document")):
-        found[field] = min(settings.get(f"{kind}_length") or limit, n_positions(model) or limit)
-    if limit >= UNLIMITED:
-        del found["query_max_length"], found["passage_max_length"]
+        length = min(settings.get(f"{kind}_length") or limit, n_positions(model) or limit)
+        found |= {field: length} if length < UNLIMITED else {}
     if model.dtype != torch.float32:
         found["dtype"] = str(model.dtype).removeprefix("torch.")
     return found
