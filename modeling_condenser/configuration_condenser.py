@@ -3,25 +3,32 @@
 Travels to the Hub with `modeling_condenser.py`.
 """
 
+from dataclasses import field
 from difflib import get_close_matches
 from operator import attrgetter
 from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 # The encoders that tests/backbones covers. CONTRIBUTING.md says how to add another, which must meet
 # these conditions:
 # - AutoModel and AutoModelForMaskedLM know it, and its tokens attend to both sides.
 # - Its hidden states are the embeddings and the output of each layer, all of one width; the last is
-#   its output, after its `final_norm` if it has one.
+#   its output, after its `final_norm` or `norm` if it has one.
 # - Its layers are in a ModuleList (if nested, in the innermost). They are built from the config, or
 #   from the config and their `layer_idx`; their first argument is the hidden states, on which no
 #   other argument depends; they return hidden states, or a tuple that begins with them.
 # - Its LM head reads only hidden states, and `_tied_weights_keys` names its output layer.
 SUPPORTED_ENCODERS = tuple(
-    "albert bert camembert deberta-v2 distilbert electra modernbert mpnet roberta "
-    "xlm-roberta".split()
+    "albert bert camembert deberta-v2 distilbert electra ernie eurobert gte jina_embeddings_v3 "
+    "modernbert mpnet nomic_bert roberta xlm-roberta".split()
 )
+
+POOLINGS = ("cls", "mean")
 
 
 class CondenserConfig(PreTrainedConfig):
@@ -39,6 +46,13 @@ class CondenserConfig(PreTrainedConfig):
             the style of RetroMAE (Xiao et al. 2022, section 3.2): beside the late CLS it reads the
             embeddings of the block masked a second time at this rate, and predicts those tokens.
             `skip_from` is then 0.
+        pooling: what the dense vector of a text is: "cls", the late vector of its first token, as
+            in the papers, or "mean", the mean of its late vectors, special tokens included.
+        encoding: how else the encoder that pre-training started from makes vectors, if its files
+            say so: fields of the package's `EncodingContract`, and `normalize`, `prompts`,
+            `default_prompt_name` and `dtype`. Exports keep it.
+        lm_head_is_new: whether that encoder has an `encoding`, but no LM head. The losses of a new
+            LM head made MiniLM worse, so contrastive objectives leave them out.
 
     Raises:
         ValueError: the encoder is not supported, or an argument is misspelt or out of range.
@@ -58,6 +72,9 @@ class CondenserConfig(PreTrainedConfig):
     skip_from: int | None = None
     late_mlm: bool = True
     head_mlm_probability: float | None = None
+    pooling: str = "cls"
+    encoding: dict[str, Any] = field(default_factory=dict)
+    lm_head_is_new: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.encoder_config = _as_config(self.encoder_config)
@@ -74,6 +91,8 @@ class CondenserConfig(PreTrainedConfig):
                 "lie between 0 and 1 (RetroMAE: 0.5), and the head then reads embeddings, so leave "
                 "skip_from out."
             )
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"pooling is {self.pooling!r}, expected {' or '.join(POOLINGS)}.")
         if self.n_head_layers < 1:
             raise ValueError(
                 f"n_head_layers is {self.n_head_layers}, but a Condenser head has at least one "
@@ -128,7 +147,13 @@ class CondenserConfig(PreTrainedConfig):
 
 def check_encoder(config: PreTrainedConfig) -> None:
     """Raise ValueError if the configuration says that no Condenser fits an encoder."""
-    if config.model_type not in SUPPORTED_ENCODERS:
+    kind = config.model_type
+    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        reason = (
+            "it is a decoder, whose tokens attend only to those before them, but a Condenser needs "
+            "an encoder that was trained by masking, such as BERT"
+        )
+    elif kind not in SUPPORTED_ENCODERS:
         reason = (
             f"it is not supported; supported: {', '.join(SUPPORTED_ENCODERS)}. To add it, see "
             "SUPPORTED_ENCODERS in configuration_condenser.py"
@@ -142,9 +167,7 @@ def check_encoder(config: PreTrainedConfig) -> None:
         )
     else:
         return
-    raise ValueError(
-        f"Cannot build a Condenser on an encoder of model_type {config.model_type!r}: {reason}."
-    )
+    raise ValueError(f"Cannot build a Condenser on a model of model_type {kind!r}: {reason}.")
 
 
 def _as_config(encoder_config: dict | PreTrainedConfig | None) -> PreTrainedConfig:
@@ -159,4 +182,4 @@ def _as_config(encoder_config: dict | PreTrainedConfig | None) -> PreTrainedConf
     return AutoConfig.for_model(fields.pop("model_type"), **fields)
 
 
-__all__ = ["SUPPORTED_ENCODERS", "CondenserConfig"]
+__all__ = ["POOLINGS", "SUPPORTED_ENCODERS", "CondenserConfig"]

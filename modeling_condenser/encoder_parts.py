@@ -1,4 +1,4 @@
-"""How a Condenser uses the layers, positions, LM head and CLS vector of any encoder.
+"""How a Condenser uses the layers, positions, LM head and dense vector of any encoder.
 
 Travels to the Hub with `modeling_condenser.py`.
 """
@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
+
+from .losses import widen
 
 
 def find_layers(encoder: nn.Module) -> list[nn.Module]:
@@ -26,19 +29,19 @@ def find_layers(encoder: nn.Module) -> list[nn.Module]:
 
 def build_like(layer: Any, encoder_config: Any) -> nn.Module:
     """A new layer of the same class."""
-    layer_idx = getattr(layer, "layer_idx", None)
-    return type(layer)(encoder_config, *([] if layer_idx is None else [layer_idx]))
+    needs_index = "layer_idx" in signature(type(layer)).parameters
+    indices = (getattr(module, "layer_idx", None) for module in layer.modules())
+    index = [next((i for i in indices if i is not None), None)] if needs_index else []
+    return type(layer)(encoder_config, *index)
 
 
 def build_final_norm(encoder: Any) -> nn.Module:
-    """A new norm like the one that the encoder ends in, if it has one.
+    """A norm like the one that a new encoder ends in, if it has one.
 
     The LM head of such an encoder was trained on normalised vectors.
     """
-    norm = getattr(encoder, "final_norm", None)
-    if norm is None:
-        return nn.Identity()
-    return type(norm)(norm.normalized_shape, eps=norm.eps, bias=norm.bias is not None)
+    norms = (getattr(encoder, name, None) for name in ("final_norm", "norm"))
+    return copy.deepcopy(next((norm for norm in norms if norm is not None), nn.Identity()))
 
 
 @dataclass(frozen=True)
@@ -98,15 +101,44 @@ def embed(encoder: nn.Module, **inputs: Any) -> torch.Tensor:
     raise AssertionError("an encoder calls its first layer")
 
 
-def select_cls(hidden: torch.Tensor, starts: torch.Tensor | None) -> torch.Tensor:
-    """The CLS vectors of (B, T, H) hidden states, (B, 1, H); of a packed batch (1, B, H)."""
-    return hidden[:, :1] if starts is None else hidden[:, starts[:-1].long()]
+def pool(
+    hidden: torch.Tensor,
+    pooling: str,
+    *,
+    attention_mask: torch.Tensor | None = None,
+    starts: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The dense vectors of the blocks of (B, T, H) hidden states.
+
+    Args:
+        hidden: (B, T, H), or (1, N, H) of a packed batch.
+        pooling: "cls", each block's first vector, or "mean", the mean of all its vectors.
+        attention_mask: (B, T), 1 for tokens and 0 for padding; by default all are tokens.
+        starts: (B + 1,) where the blocks of a packed batch begin.
+
+    Returns:
+        (B, 1, H); of a packed batch (1, B, H).
+    """
+    if pooling == "cls":
+        return hidden[:, :1] if starts is None else hidden[:, starts[:-1].long()]
+    states = widen(hidden)  # sums need the precision
+    if starts is not None:
+        lengths = starts.diff()  # (B,)
+        block = torch.arange(len(lengths), device=hidden.device)
+        block = block.repeat_interleave(lengths, output_size=hidden.shape[1])  # (N,)
+        sums = states.new_zeros(1, len(lengths), hidden.shape[2]).index_add(1, block, states)
+        return (sums / lengths[:, None]).to(hidden.dtype)
+    if attention_mask is None:
+        return states.mean(dim=1, keepdim=True).to(hidden.dtype)
+    is_token = attention_mask[..., None] != 0  # (B, T, 1)
+    sums = states.where(is_token, 0).sum(dim=1, keepdim=True)
+    return (sums / is_token.sum(dim=1, keepdim=True)).to(hidden.dtype)
 
 
 def replace_cls(
     hidden: torch.Tensor, cls: torch.Tensor, starts: torch.Tensor | None
 ) -> torch.Tensor:
-    """Hidden states (B, T, H) with other CLS vectors, shaped as `select_cls` returns them."""
+    """Hidden states (B, T, H) with other CLS vectors, shaped as `pool` returns them."""
     if starts is None:
         return torch.cat([cls, hidden[:, 1:]], dim=1)
     return hidden.index_copy(1, starts[:-1].long(), cls.to(hidden.dtype))
@@ -139,21 +171,42 @@ def settle_pooler(encoder: nn.Module) -> None:
             nn.init.eye_(part.weight)
 
 
-def write_cls_pooling(folder: Path, dimension: int) -> None:
-    """Write the files that tell sentence-transformers 6 to pool by CLS, not by the mean."""
-    transformer = "sentence_transformers.base.modules.transformer.Transformer"
-    pooling = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
-    files: dict[str, Any] = {
-        "modules.json": [
-            {"idx": 0, "name": "0", "path": "", "type": transformer},
-            {"idx": 1, "name": "1", "path": "1_Pooling", "type": pooling},
-        ],
-        "1_Pooling/config.json": {"embedding_dimension": dimension, "pooling_mode": "cls"},
-        "config_sentence_transformers.json": {"similarity_fn_name": "dot"},
+def write_modules(folder: Path, dimension: int, *, pooling: str, encoding: dict[str, Any]) -> None:
+    """Write the files from which sentence-transformers 6 builds the modules around an encoder.
+
+    Without them it would pool by the mean. `encoding` is that of `CondenserConfig`.
+    """
+    base = "sentence_transformers.base.modules"
+    modules = {
+        "": f"{base}.transformer.Transformer",
+        "1_Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
     }
-    (folder / "1_Pooling").mkdir(exist_ok=True)
+    files: dict[str, Any] = {
+        "1_Pooling/config.json": {"embedding_dimension": dimension, "pooling_mode": pooling},
+        "config_sentence_transformers.json": {
+            "model_type": "SentenceTransformer",
+            "prompts": encoding.get("prompts", {}),
+            "default_prompt_name": encoding.get("default_prompt_name"),
+            "similarity_fn_name": encoding.get("similarity", "dot"),
+        },
+    }
+    if encoding.get("normalize"):
+        modules["2_Normalize"] = f"{base}.normalize.Normalize"
+        files["2_Normalize/config.json"] = {}  # the Hub has no empty folders
+    if "query_max_length" in encoding:
+        longest = {kind: encoding[f"{kind}_max_length"] for kind in ("query", "passage")}
+        files["sentence_bert_config.json"] = {
+            "max_seq_length": max(longest.values()),
+            "query_length": longest["query"],
+            "document_length": longest["passage"],
+        }
+    files["modules.json"] = [
+        {"idx": place, "name": str(place), "path": path, "type": kind}
+        for place, (path, kind) in enumerate(modules.items())
+    ]
     for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def build_lm_head(encoder_config: Any) -> tuple[nn.Module, dict[str, str]]:

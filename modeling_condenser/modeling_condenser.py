@@ -1,4 +1,4 @@
-"""The Condenser: an encoder, its masked-LM head, and a short head that reads the late CLS vector.
+"""The Condenser: an encoder, its masked-LM head, and a short head that reads the dense vector.
 
     [cls_early ; early] = early layers ( embed(x) )                        eq. (6)
     [cls_late  ; late ] = late layers  ( [cls_early ; early] )             eq. (7)
@@ -7,8 +7,13 @@
 
 Equations are those of Gao & Callan (2021), "Condenser: a Pre-training Architecture for Dense
 Retrieval". BoW is bag-of-words prediction: the CLS vector predicts the distinct tokens of its block
-through the LM head (Ma et al. 2024, "Drop your Decoder", arXiv 2401.11248). Shapes: B blocks in a
-batch, T tokens in a block, H hidden size, V vocabulary size.
+through the LM head (Ma et al. 2024, "Drop your Decoder", arXiv 2401.11248).
+
+With `pooling="mean"` the dense vector of a block is not CLS but the mean of [cls_late ; late]. It
+takes the place of cls_late in eq. (8) and in BoW, and is called so below. This is our
+generalisation, for encoders that are used with mean pooling; the papers have CLS only.
+
+Shapes: B blocks in a batch, T tokens in a block, H hidden size, V vocabulary size.
 
 A packed batch holds all blocks in one row, (1, N), without padding. `cu_seq_lens_q`, (B + 1,), says
 where each block begins and the last ends, as for flash attention in transformers.
@@ -37,12 +42,12 @@ from .encoder_parts import (
     build_lm_head,
     embed,
     find_layers,
+    pool,
     recorded_calls,
     replace_cls,
-    select_cls,
     settle_pooler,
     take_lm_head,
-    write_cls_pooling,
+    write_modules,
 )
 from .losses import IGNORE_INDEX, MaskedTokens, bag_of_words_loss, mlm_losses
 
@@ -63,7 +68,7 @@ class CondenserForPreTrainingOutput(ModelOutput):
         loss: () the sum of the losses, eq. (11); with `labels` only, like each loss.
         head_loss: () MLM loss of the Condenser head, eq. (9).
         late_loss: () MLM loss of the backbone's late output, eq. (10); None without `late_mlm`.
-        bow_loss: () unweighted bag-of-words loss of the late CLS; with `bow_targets` only.
+        bow_loss: () unweighted bag-of-words loss of the vectors; with `bow_targets` only.
         head_logits: (B, T, V) predictions of the Condenser head; without `labels` only.
         logits: (B, T, V) predictions of the backbone's late output; without `labels` only.
         hidden_states: of the backbone, each (B, T, H), on request; likewise `attentions`.
@@ -107,15 +112,16 @@ class CondenserPreTrainedModel(PreTrainedModel):
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save weights, configuration and the code that every Auto class needs to open them."""
-        self.config.auto_map = dict(AUTO_MAP)
+        config = self.config
+        config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", True):
-            encoder: Any = self.config.encoder_config
-            write_cls_pooling(Path(save_directory), encoder.hidden_size)
+            how: Any = {"pooling": config.pooling, "encoding": config.encoding}
+            write_modules(Path(save_directory), config.hidden_size, **how)
 
 
 class CondenserModel(CondenserPreTrainedModel):
-    """The encoder of a checkpoint; the dense vector of a text is that of its first token, CLS."""
+    """The encoder of a checkpoint; the dense vector of a text is pooled as its config says."""
 
     _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^head[._]"]
 
@@ -296,12 +302,17 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             ValueError: the second masking is missing, or the head does not read one.
         """
         self._check_second_masking(labels, head_input_ids, head_targets)
-        read, starts = self._rows_to_read(labels, kwargs), kwargs.get("cu_seq_lens_q")
-        head_read = read if head_targets is None else self._rows_to_read(head_targets, kwargs)
+        pooling, starts = self.config.pooling, kwargs.get("cu_seq_lens_q")
+        head_read = read = self._rows_to_read(labels, kwargs)
+        if head_targets is not None:
+            head_read = self._rows_to_read(head_targets, kwargs)
+        if pooling == "mean":  # of all rows
+            read = None
         late, early, output = self.encode(
             input_ids, attention_mask, head_input_ids=head_input_ids, read=read, **kwargs
         )  # eqs. (6), (7)
-        cls_late, cd = select_cls(late, read.starts if read else starts), None
+        among = read.starts if read else starts
+        cls_late, cd = pool(late, pooling, attention_mask=attention_mask, starts=among), None
         vectors = cls_late.flatten(0, 1)  # (B, H)
         if vectors_only:
             return CondenserForPreTrainingOutput(cls_late=vectors)
@@ -318,6 +329,8 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         if head_targets is not None:
             n_items, scale = num_head_items_in_batch, masked.scale
             head_masked = MaskedTokens.find(head_targets, n_items, read=head_read, scale=scale)
+        elif head_read is not read:
+            head_masked = MaskedTokens.find(labels, num_items_in_batch, read=head_read)
         head_loss, late_loss = mlm_losses(
             self.lm_head,
             None if cd is None else (head_masked, cd),  # eq. (9)
@@ -374,7 +387,7 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         """Run the Condenser head on [cls_late ; early], eq. (8).
 
         Args:
-            cls_late: (B, 1, H) late CLS vectors; (1, B, H) of a packed batch.
+            cls_late: (B, 1, H) dense vectors; (1, B, H) of a packed batch.
             early: (B, T, H) second output of `encode`, whose CLS vectors are replaced.
             layer_call: from the third output of `encode`.
             read: the rows of a packed batch to compute, by default all.

@@ -21,7 +21,7 @@ def naive_loss(weights: Weights, config, batch) -> dict[str, torch.Tensor]:
         prefix = f"condenser.encoder.encoder.layer.{number}."
         states.append(layer(weights, prefix, encoder, states[-1], batch["attention_mask"]))
     late, cd = states[-1], states[config.skip_from].clone()
-    cd[:, 0] = late[:, 0]  # [cls_late ; early]
+    cd[:, 0] = vectors(config.pooling, late, batch["attention_mask"])  # [cls_late ; early]
     for number in range(config.n_head_layers):
         cd = layer(weights, f"head.{number}.", encoder, cd, batch["attention_mask"])
 
@@ -30,6 +30,14 @@ def naive_loss(weights: Weights, config, batch) -> dict[str, torch.Tensor]:
     late_loss = mlm(weights, encoder, late, batch["labels"]) / n_items
     loss = head_loss + late_loss if config.late_mlm else head_loss
     return {"loss": loss, "head_loss": head_loss, "late_loss": late_loss}
+
+
+def vectors(pooling: str, late: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The dense vectors, (B, H): CLS, or the mean of each block's tokens, block by block."""
+    if pooling == "cls":
+        return late[:, 0]
+    blocks = zip(late, mask.bool(), strict=True)
+    return torch.stack([sum(block[is_token]) / int(is_token.sum()) for block, is_token in blocks])
 
 
 def embed(weights: Weights, config, ids: torch.Tensor) -> torch.Tensor:

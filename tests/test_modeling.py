@@ -22,11 +22,19 @@ make_model = partial(make_backbone_model, "BERT")
 
 
 @pytest.mark.parametrize(
-    ("skip_from", "n_head_layers", "late_mlm"),
-    [(2, 2, True), (0, 1, True), (3, 3, False), (LAYERS, 1, True)],
+    ("skip_from", "n_head_layers", "late_mlm", "pooling"),
+    [
+        (2, 2, True, "cls"),
+        (0, 1, True, "cls"),
+        (3, 3, False, "cls"),
+        (LAYERS, 1, True, "cls"),
+        (2, 2, True, "mean"),
+        (LAYERS, 1, False, "mean"),
+    ],
 )
-def test_losses_and_every_gradient_equal_the_equations(skip_from, n_head_layers, late_mlm):
-    model = make_model(skip_from=skip_from, n_head_layers=n_head_layers, late_mlm=late_mlm)
+def test_losses_and_every_gradient_equal_the_equations(skip_from, n_head_layers, late_mlm, pooling):
+    how = {"skip_from": skip_from, "n_head_layers": n_head_layers, "pooling": pooling}
+    model = make_model(**how, late_mlm=late_mlm)
     batch = BERT.batch()
     found = losses_and_gradients(model, batch)
     named = dict(model.named_parameters())

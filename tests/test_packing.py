@@ -18,6 +18,7 @@ from modeling_condenser import (
 from modeling_condenser.packing import pack, use_packing
 from tests.backbones.encoders import BACKBONES
 from tests.models import assert_same, losses_and_gradients, make_model
+from tests.naive_condenser import vectors
 
 # torch warns where nested tensors have no kernel of their own, as on a CPU.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -61,19 +62,31 @@ def test_blocks_lie_end_to_end_and_the_filler_behind_them():
 @pytest.mark.usefixtures("attention")
 # BERT; positions with an offset; local attention, in blocks that are wider
 @pytest.mark.parametrize("name", ["BERT", "RoBERTa", "ModernBERT"])
-@pytest.mark.parametrize("model_class", [CondenserForPreTraining, CondenserForMaskedLM])
-def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(name, model_class):
-    model = make_model(name, model_class)
+@pytest.mark.parametrize(
+    ("model_class", "pooling"),
+    [
+        (CondenserForPreTraining, "cls"),
+        (CondenserForMaskedLM, "cls"),
+        (CondenserForPreTraining, "mean"),
+    ],
+)
+def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(
+    name, model_class, pooling
+):
+    model = make_model(name, model_class, pooling=pooling)
     batch = BACKBONES[name].batch(6, 40)
+    original = batch["input_ids"].where(batch["labels"] == -100, batch["labels"])
+    batch["bow_targets"] = original.where(batch["attention_mask"] == 1, -100)
     expected = losses_and_gradients(model, batch)
     late = model.condenser(batch["input_ids"], attention_mask=batch["attention_mask"])
+    expected_vectors = vectors(pooling, late.last_hidden_state, batch["attention_mask"])
     use_packing(model)
     for inputs in (pack(batch), batch):  # still takes padded ones
         assert_same(losses_and_gradients(model, inputs), expected)
         for vectors_only in (True, False):
             output = model(**inputs, vectors_only=vectors_only)
-            vectors = output.cls_late[:6]  # the filler has one, too
-            torch.testing.assert_close(vectors, late.last_hidden_state[:, 0], rtol=0, atol=1e-10)
+            found = output.cls_late[:6]  # the filler has one, too
+            torch.testing.assert_close(found, expected_vectors, rtol=0, atol=1e-10)
             assert (output.loss is None) == vectors_only
     use_packing(model, narrow=False)
     packed = pack(batch)
@@ -99,8 +112,10 @@ def test_rows_are_omitted_only_where_nothing_reads_them(name, n_layers, skip_fro
     assert (model.choose_rows is not None) == omits
 
 
-def test_the_last_layers_compute_only_cls_and_masked_tokens():
-    model = make_model("BERT")
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_last_layers_compute_only_rows_that_are_read(pooling):
+    """CLS and masked tokens; the mean reads all rows of the backbone."""
+    model = make_model("BERT", pooling=pooling)
     batch = pack(BACKBONES["BERT"].batch(64, 40))
     use_packing(model)
     seen: list[int] = []
@@ -111,7 +126,7 @@ def test_the_last_layers_compute_only_cls_and_masked_tokens():
     n_rounded = -(-n_read // 64) * 64
     n_all = batch["input_ids"].shape[1]
     assert n_rounded < n_all / 2
-    assert seen == [n_all, n_all, n_all, n_rounded, n_all, n_rounded]
+    assert seen == [*[n_all] * 3, n_rounded if pooling == "cls" else n_all, n_all, n_rounded]
     seen.clear()
     model(**batch, output_hidden_states=True)  # which asks for all of them
     assert seen == [n_all] * 6

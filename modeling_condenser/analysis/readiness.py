@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.encoder_parts import n_positions
+from modeling_condenser.encoder_parts import n_positions, pool
 from modeling_condenser.encoding.batches import make_batches, tokenize_texts
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
@@ -57,7 +57,7 @@ class Subject:
     max_length: int  # longest text in tokens
     contract: EncodingContract  # how it encodes
     condenser: CondenserForPreTraining | None = None  # the whole model, if it has a head
-    retriever: Retriever | None = None  # of an export or an encoder; None: CLS is the vector
+    retriever: Retriever | None = None  # of an export or an encoder; None: a checkpoint
 
     @classmethod
     def of_model(cls, model: Any, tokenizer: Any, *, max_length: int) -> "Subject":
@@ -66,7 +66,10 @@ class Subject:
         longest = min(max_length, n_positions(encoder) or max_length)
         # By name, because remote code has classes of its own.
         condenser = model if hasattr(model, "run_head") else None
-        return cls(encoder, tokenizer, longest, EncodingContract(longest, longest), condenser)
+        contract = EncodingContract.of_checkpoint(model.config, longest=longest)
+        names = ("query_max_length", "passage_max_length")
+        contract = replace(contract, **{n: min(getattr(contract, n), longest) for n in names})
+        return cls(encoder, tokenizer, longest, contract, condenser)
 
     @classmethod
     def open(cls, name: str | Path, *, max_length: int) -> "Subject":
@@ -104,19 +107,27 @@ class Subject:
         """Vectors of queries, (N, D) float32."""
         if self.retriever is not None:
             return self.retriever.encode_queries(texts)
-        return self.encode_passages(texts)
+        return self._encode(list(map(self.contract.query, texts)))
 
-    @torch.no_grad()
     def encode_passages(self, passages: Dataset | Sequence[str]) -> np.ndarray:
         """Vectors of texts, or of passages with columns `title` and `text`, (N, D) float32."""
         if self.retriever is not None:
             return self.retriever.encode_passages(passages)
+        titles, texts = [""] * len(passages), passages
         if isinstance(passages, Dataset):
-            passages = list(map(self.contract.passage, passages["title"], passages["text"]))
-        vectors = np.empty((len(passages), self.encoder.config.hidden_size), np.float32)
-        for rows, batch in self.batches(passages):
-            late = self.encoder(**batch).last_hidden_state[:, 0]  # (B, H)
-            vectors[rows] = late.float().cpu().numpy()
+            titles, texts = passages["title"], passages["text"]
+        return self._encode(list(map(self.contract.passage, titles, texts)))
+
+    @torch.no_grad()
+    def _encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of texts with their prompts, of the model in memory."""
+        contract = self.contract
+        vectors = np.empty((len(texts), self.encoder.config.hidden_size), np.float32)
+        for rows, batch in self.batches(texts):
+            late, mask = self.encoder(**batch).last_hidden_state, batch["attention_mask"]
+            found = pool(late, contract.pooling, attention_mask=mask)[:, 0].float()  # (B, H)
+            is_cosine = contract.similarity == "cosine"
+            vectors[rows] = (F.normalize(found, dim=1) if is_cosine else found).cpu().numpy()
         return vectors
 
 
@@ -265,7 +276,10 @@ def mask_texts(
     tokenizer, max_length = subject.tokenizer, subject.max_length
     model: Any = subject.condenser
     collator = CondenserDataCollator(
-        tokenizer, max_length=max_length, head_mlm_probability=model.config.head_mlm_probability
+        tokenizer,
+        max_length=max_length,
+        head_mlm_probability=model.config.head_mlm_probability,
+        prompts=[subject.contract.passage_prompt],
     )
     ids = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=max_length)
     blocks = with_keys(ids["input_ids"], random_keys(seed, np.arange(len(texts))))

@@ -25,9 +25,17 @@ from transformers import AutoModel
 
 from modeling_condenser import register_auto_classes
 from modeling_condenser.encoder_parts import n_positions
-from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract, Pooling, Similarity
+from modeling_condenser.hub.contract import (
+    CONTRACT_FILE,
+    UNLIMITED,
+    EncodingContract,
+    Pooling,
+    Similarity,
+    choose_prompts,
+)
 from modeling_condenser.hub.model_folder import (
     CONFIG_FILE,
+    MODULES_CONFIG_FILE,
     MODULES_FILE,
     find_model_folder,
     is_checkpoint,
@@ -43,12 +51,9 @@ from .embeddings import Dtype
 register_auto_classes()  # a command imports the package without registering
 
 _POOLINGS, _SIMILARITIES = (", ".join(get_args(kind)) for kind in (Pooling, Similarity))
-_UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 _ADAPTER_FILE = "adapter_config.json"
-_PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' order
 _LOAD_FLOAT32 = {"dtype": torch.float32}
 
-_MODULES_CONFIG_FILE = "config_sentence_transformers.json"
 _ENCODER_FILES = tuple(
     "config.json sentence_*_config.json tokenizer*.json special_tokens_map.json added_tokens.json "
     "vocab.* merges.txt *.model adapter_* model*.safetensors pytorch_model*.bin".split()
@@ -137,7 +142,7 @@ def _open_modules(
     folder: Path, stated: Mapping[str, Any], device: str | None
 ) -> tuple[SentenceTransformer, dict[str, Any]]:
     """Open a sentence-transformers model, and read what is not stated from its files."""
-    config = read_json(folder / _MODULES_CONFIG_FILE, {})  # models saved by old versions have none
+    config = read_json(folder / MODULES_CONFIG_FILE, {})  # models saved by old versions have none
     kind = config.get("model_type", SentenceTransformer.__name__)
     if kind != SentenceTransformer.__name__:
         raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
@@ -154,8 +159,7 @@ def _open_modules(
     if similarity is None and isinstance(model[-1], Normalize):
         similarity = "cosine"
     found = {
-        "query_prompt": model.prompts.get("query") or "",
-        "passage_prompt": next(filter(None, map(model.prompts.get, _PASSAGE_PROMPTS)), ""),
+        **choose_prompts(model.prompts),
         "similarity": similarity,
         "pooling": _name_pooling(model),
         **stated,
@@ -184,7 +188,7 @@ def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> En
     for kind, theirs in (("query", "query_length"), ("passage", "document_length")):
         name = f"{kind}_max_length"
         limits = (getattr(transformer, theirs, None), tokenizer.model_max_length, longest)
-        known = [limit for limit in limits if limit and limit < _UNLIMITED]
+        known = [limit for limit in limits if limit and limit < UNLIMITED]
         if name not in found and not known:
             raise ValueError(f"{folder} has no maximum length: state {name}, for example 512.")
         fields.setdefault(name, min(known, default=0))
@@ -246,7 +250,7 @@ def encoding_files(folder: Path) -> list[Path]:
     """List the files that a model's vectors depend on, without cards, records and old weights."""
     found = set()
     if not (folder / CONTRACT_FILE).is_file():  # a contract replaces the description of modules
-        found = {folder / MODULES_FILE, folder / _MODULES_CONFIG_FILE}
+        found = {folder / MODULES_FILE, folder / MODULES_CONFIG_FILE}
     for path in module_paths(folder):
         # The encoder's folder also holds cards and records; other modules have their own folders.
         patterns = _MODULE_FILES if path else _ENCODER_FILES

@@ -5,17 +5,20 @@ reproduced, so every consumer of an export reads these choices from one file.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.whole_files import write_json
 
 CONTRACT_FILE = "encoding_contract.json"
+UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 
 Pooling = Literal["cls", "mean", "max"]
 Similarity = Literal["dot", "cosine", "euclidean"]
+_PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' order
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,14 @@ class EncodingContract:
     passage_prompt: str = ""
     token_type_ids: bool = False
 
+    @classmethod
+    def of_checkpoint(cls, config: Any, *, longest: int) -> "EncodingContract":
+        """The contract that the config of a checkpoint states; `longest` is the default length."""
+        names = cls.__dataclass_fields__
+        stated = {name: value for name, value in config.encoding.items() if name in names}
+        lengths = {"query_max_length": longest, "passage_max_length": longest}
+        return cls(**{**lengths, **stated, "pooling": config.pooling})
+
     def save(self, folder: Path) -> None:
         write_json(folder / CONTRACT_FILE, asdict(self))
 
@@ -59,3 +70,9 @@ class EncodingContract:
         """A passage as it is encoded."""
         body = f"{title}{self.title_separator}{text}" if title else text
         return f"{self.passage_prompt}{body}"
+
+
+def choose_prompts(prompts: Mapping[str, str | None]) -> dict[str, str]:
+    """The prompts of a sentence-transformers model for queries and passages, as fields."""
+    passage = next(filter(None, map(prompts.get, _PASSAGE_PROMPTS)), "")
+    return {"query_prompt": prompts.get("query") or "", "passage_prompt": passage}

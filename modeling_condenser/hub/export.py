@@ -4,14 +4,15 @@ An export has no remote code: it opens with transformers and with sentence-trans
 """
 
 import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_condenser.encoder_parts import n_positions
+from modeling_condenser.encoder_parts import n_positions, write_modules
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 from modeling_condenser.runs.run_folder import (
     RunIdentity,
@@ -45,9 +46,9 @@ def export_encoder(
             (`owner/name@revision` pins it); code of a repository is never executed here.
         out: folder to write, atomically; an earlier export of the same run is replaced, with the
             results of its evaluation.
-        contract: by default CLS, the similarity of the contrast that the encoder was trained with
-            (otherwise the dot product), and the longest sequence that tokenizer and positions
-            allow.
+        contract: by default that of the model that pre-training started from, also the precision
+            of its weights. Where it states none: CLS, the dot product, and the longest sequence
+            that tokenizer and positions allow. A contrast's stated similarity replaces both.
 
     Returns:
         `out`: the encoder's config.json and model.safetensors (hidden states bit-identical to the
@@ -71,15 +72,20 @@ def export_encoder(
     model, info = loaded
     refuse_incomplete(source, info["missing_keys"], set())
     tokenizer = AutoTokenizer.from_pretrained(source)
+    encoding: dict[str, Any] = {}
     if contract is None:
-        limit = tokenizer.model_max_length
+        limit, encoding = tokenizer.model_max_length, dict(model.config.encoding)
         longest = min(limit, n_positions(model.encoder) or limit)
-        trained: Any = stages[-1].recipe.get("similarity", "dot") if stages else "dot"
-        contract = EncodingContract(longest, longest, similarity=trained)
+        contract = EncodingContract.of_checkpoint(model.config, longest=longest)
+        trained: Any = stages[-1].recipe.get("similarity") if stages else None
+        if trained not in (None, contract.similarity):
+            contract = replace(contract, similarity=trained)
+            encoding.pop("normalize", None)
+        model.encoder.to(getattr(torch, encoding.get("dtype", "float32")))
     with whole_folder(out) as partial:
         if (out / CARD_FILE).is_file():  # a person's own text in it is kept
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
-        write_repository(partial, model.encoder, tokenizer, contract, stages)
+        write_repository(partial, model.encoder, tokenizer, contract, stages, encoding=encoding)
         _refuse_other_files(out, partial)
     return out
 
@@ -121,17 +127,24 @@ def write_repository(
     stages: Sequence[Stage],
     *,
     name: str | None = None,
+    encoding: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the repository of an encoder that `stages` made into an empty folder.
 
-    `name` is `owner/name` on the Hub, if known. The tokenizer is changed (`save_tokenizer`).
+    `name` is `owner/name` on the Hub, if known; `encoding` that of `CondenserConfig`. The tokenizer
+    is changed (`save_tokenizer`).
     """
-    with tempfile.TemporaryDirectory() as scratch, quiet_loading():
-        plain = Path(scratch, "encoder")  # whose mode `copytree` copies: others may read it
-        encoder.save_pretrained(plain)
-        save_tokenizer(tokenizer, contract, plain)
-        _save_sentence_transformer(plain, folder, contract)
-        shutil.copytree(plain, folder, dirs_exist_ok=True)  # as the encoder itself saves them
+    with quiet_loading():
+        encoder.save_pretrained(folder)
+    save_tokenizer(tokenizer, contract, folder)
+    how = {
+        "normalize": contract.similarity == "cosine",
+        "prompts": {"query": contract.query_prompt, "document": contract.passage_prompt},
+        **(encoding or {}),
+        **asdict(contract),
+    }
+    size = encoder.config.hidden_size
+    write_modules(folder, size, pooling=contract.pooling, encoding=how)
     contract.save(folder)
     shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
     write_provenance(folder, stages)
@@ -157,24 +170,3 @@ def forget_session(tokenizer: PreTrainedTokenizerBase) -> None:
         tokenizer.init_kwargs.pop(name, None)
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
-
-
-def _save_sentence_transformer(encoder: Path, out: Path, contract: EncodingContract) -> None:
-    """Save a stored encoder with the pooling, lengths and prompts of the contract."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
-
-    transformer = Transformer(
-        str(encoder),
-        max_seq_length=max(contract.query_max_length, contract.passage_max_length),
-        query_length=contract.query_max_length,
-        document_length=contract.passage_max_length,
-    )
-    dimension = transformer.get_embedding_dimension()
-    modules = [transformer, Pooling(dimension, pooling_mode=contract.pooling)]
-    model = SentenceTransformer(
-        modules=[*modules, Normalize()] if contract.similarity == "cosine" else modules,
-        similarity_fn_name=contract.similarity,
-        prompts={"query": contract.query_prompt, "document": contract.passage_prompt},
-    )
-    model.save_pretrained(str(out), create_model_card=False)

@@ -13,6 +13,7 @@ from modeling_condenser.runs.run_folder import MODEL_FOLDER, last_whole_checkpoi
 
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
+MODULES_CONFIG_FILE = "config_sentence_transformers.json"
 STARTER = "starter"
 STARTER_TITLE = "starter of condenser"  # on cards
 STARTER_FOLDER = Path(__file__).parent.parent / STARTER

@@ -10,6 +10,7 @@ from transformers import TrainingArguments
 from modeling_condenser.runs.recipe import check_value
 
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
+Pooling = Literal["cls", "mean"]
 WITH_HEAD = ("condenser", "cocondenser")
 HEAD_SETTINGS = ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
 CONTRASTIVE = ("cocondenser", "ict")  # objectives whose loss is over the whole batch
@@ -65,7 +66,8 @@ class CondenserTrainingArguments(TrainingArguments):
         attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...).
         tokens_per_batch: upper limit of tokens in a device's batch, with special tokens, in place
             of `per_device_train_batch_size`.
-        similarity: "dot" as published, or "cosine".
+        similarity: "dot" as published, or "cosine"; by default that of the start if its files state
+            it, else "dot".
         temperature: divides similarities; 1 for dot and 0.05 for cosine by default.
         cache_chunk_size: texts whose activations are held at once (gradient cache); all by default.
         contrastive_weight: weight of the contrastive loss, added to the MLM losses.
@@ -88,7 +90,7 @@ class CondenserTrainingArguments(TrainingArguments):
     packed: bool | None = None
     attn_implementation: str | None = None
     tokens_per_batch: int | None = None
-    similarity: Literal["dot", "cosine"] = "dot"
+    similarity: Literal["dot", "cosine"] | None = None
     temperature: float | None = None
     cache_chunk_size: int | None = None
     contrastive_weight: float = 1.0
@@ -144,6 +146,8 @@ class PretrainingRecipe:
         late_mlm: whether the late output is trained with MLM too; true by default.
         head_mlm_probability: the head reads the block masked a second time at this rate, as
             RetroMAE's does, instead of the early layer (`CondenserConfig`).
+        pooling: "cls" or "mean", what the dense vector is that all parts read; by default that of
+            the start if its files state it, else "cls" as in the papers.
         new_head: start a new head, also if the checkpoint has one.
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
         readiness: measures readiness while training: a mapping of the fields that `condenser
@@ -158,6 +162,7 @@ class PretrainingRecipe:
     skip_from: int | None = None
     late_mlm: bool | None = None
     head_mlm_probability: float | None = None
+    pooling: Pooling | None = None
     new_head: bool = False
     encoder_changes: dict[str, Any] = field(default_factory=dict)
     readiness: dict[str, Any] | None = None

@@ -30,7 +30,7 @@ PAD_MULTIPLE = 8
 
 @dataclass
 class CondenserDataCollator:
-    """Adds CLS and SEP, cuts blocks that are too long, masks whole words, and pads.
+    """Adds prompts, CLS and SEP, cuts blocks that are too long, masks whole words, and pads.
 
     Args:
         tokenizer: WordPiece, byte-level BPE or SentencePiece, with mask, padding and CLS tokens.
@@ -39,7 +39,10 @@ class CondenserDataCollator:
         mlm_probability: share of a block's tokens to mask; None to mask nothing.
         head_mlm_probability: share of a block's tokens to mask a second time, independently, for a
             head that reads them instead of the early layer (`CondenserConfig`).
-        bag_of_words: add `bow_targets`, the tokens that the CLS vector must predict.
+        bag_of_words: add `bow_targets`, the tokens that the dense vector must predict.
+        prompts: put before the examples in turn, after CLS: one for blocks, or one for the queries
+            and one for the passages of pairs. Prompts count as tokens, but are never masked,
+            predicted or in bags.
 
     Raises:
         ValueError: the tokenizer lacks a token that masking needs, or an argument is out of range.
@@ -51,6 +54,7 @@ class CondenserDataCollator:
     mlm_probability: float | None = 0.15
     head_mlm_probability: float | None = None
     bag_of_words: bool = False
+    prompts: Sequence[str] = ("",)
 
     def __post_init__(self) -> None:
         tokenizer = self.tokenizer
@@ -65,7 +69,9 @@ class CondenserDataCollator:
         self.mask_token_id, self.pad_token_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.word_starts = WordStarts(tokenizer)
         self._prefix, self._suffix = special_frame(tokenizer)
-        self.room = text_room(tokenizer, self.max_length)
+        self._prompts = [prompt_ids(tokenizer, prompt) for prompt in self.prompts]
+        rooms = [text_room(tokenizer, self.max_length, prompt=prompt) for prompt in self.prompts]
+        self._rooms = np.array(rooms)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
@@ -128,10 +134,12 @@ class CondenserDataCollator:
                 "CondenserTrainer."
             )
         blocks = [self._without_frame(np.asarray(example["input_ids"])) for example in examples]
-        excess = np.maximum(np.array([len(block) for block in blocks]) - self.room, 0)
+        rooms = np.resize(self._rooms, len(blocks))
+        excess = np.maximum(np.array([len(block) for block in blocks]) - rooms, 0)
         where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
         starts = (where * (excess + 1)).astype(np.int64)
-        return [block[i : i + self.room] for block, i in zip(blocks, starts, strict=True)], keys
+        cuts = zip(blocks, starts, rooms, strict=True)
+        return [block[i : i + room] for block, i, room in cuts], keys
 
     def _without_frame(self, block: np.ndarray) -> np.ndarray:
         start, end = len(self._prefix), len(block) - len(self._suffix)
@@ -139,14 +147,20 @@ class CondenserDataCollator:
         is_framed = all(map(np.array_equal, frame, (self._prefix, self._suffix)))
         return block[start:end] if is_framed else block
 
-    def frame(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Add special tokens and padding: ids, is it text, is it a token; each (B, T)."""
-        rows = [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]
+    def frame(
+        self, blocks: list[np.ndarray], *, prompted: bool = True
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Add special tokens, prompts and padding: ids, is it text, is it a token; each (B, T)."""
+        prompts = self._prompts if prompted else [self._prefix[:0]]
+        before = [np.concatenate([self._prefix, prompt]) for prompt in prompts]
+        before = [before[i % len(before)] for i in range(len(blocks))]
+        rows = [np.concatenate([*row, self._suffix]) for row in zip(before, blocks, strict=True)]
         lengths = np.array([len(row) for row in rows])[:, None]  # (B, 1)
+        starts = np.array([len(start) for start in before])[:, None]
         width = min(-(-int(lengths.max()) // PAD_MULTIPLE) * PAD_MULTIPLE, self.max_length)
         position = np.arange(width)
         is_token = position < lengths
-        is_text = (position >= len(self._prefix)) & (position < lengths - len(self._suffix))
+        is_text = (position >= starts) & (position < lengths - len(self._suffix))
         ids = np.full(is_token.shape, self.pad_token_id, dtype=np.int64)
         ids[is_token] = np.concatenate(rows)
         return ids, is_text, is_token
@@ -170,11 +184,24 @@ def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.nd
     return prefix, suffix
 
 
-def text_room(tokenizer: PreTrainedTokenizerBase, length: int, name: str = "max_length") -> int:
-    """How many tokens of text fit beside the special tokens."""
-    room = length - sum(map(len, special_frame(tokenizer)))
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> np.ndarray:
+    """The ids of a prompt, int64, as it stands before a text.
+
+    A blank at its end belongs to the token that follows it, if to any.
+    """
+    ids = tokenizer(prompt.rstrip(), add_special_tokens=False)["input_ids"]
+    return np.array(ids, dtype=np.int64)
+
+
+def text_room(
+    tokenizer: PreTrainedTokenizerBase, length: int, *, name: str = "max_length", prompt: str = ""
+) -> int:
+    """How many tokens of text fit beside the special tokens and a prompt."""
+    n_prompt = len(prompt_ids(tokenizer, prompt))
+    room = length - n_prompt - sum(map(len, special_frame(tokenizer)))
     if room <= 0:
-        raise ValueError(f"{name} is {length}, which leaves no room for text.")
+        beside = f" beside the prompt {prompt!r}" if prompt else ""
+        raise ValueError(f"{name} is {length}, which leaves no room for text{beside}.")
     return room
 
 

@@ -23,6 +23,7 @@ from modeling_condenser.packing import pack
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import PAD_MULTIPLE
 from .counter_random import random_keys
+from .examples import is_contrast_only
 from .trainer import CondenserTrainer
 
 _WITH_OWN_STATE = ("cuda", "xpu")  # devices whose random state can be saved and restored
@@ -122,7 +123,15 @@ class ContrastiveTrainer(CondenserTrainer):
                 "The batch is one pair, without negatives: set per_device_train_batch_size to 2 or "
                 "more pairs; the papers' is 1,024."
             )
+        self.similarity = args.similarity or model.config.encoding.get("similarity", "dot")
+        if self.similarity not in ("dot", "cosine"):
+            raise ValueError(
+                f"The encoder compares by {self.similarity} similarity: state the similarity of "
+                "the contrast, dot or cosine, by which the export will compare."
+            )
+        self.only_contrast = is_contrast_only(model, args.objective)
         super().__init__(model, args, *others, **kwargs)
+        self.facts["only_contrast"] = self.only_contrast
         if args.objective == "ict":  # nothing is masked
             self.logged_losses = ("bow_loss",)
         _check_pairs(self.train_dataset, batch, "train")
@@ -177,6 +186,9 @@ class ContrastiveTrainer(CondenserTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The model's own loss of a chunk, and its vectors (C, H), with their graph."""
         with chunk.replaying():
+            if self.only_contrast:
+                vectors = _vectors(model(**chunk.inputs, vectors_only=True), chunk)
+                return vectors.new_zeros(()), vectors
             loss, outputs = super().compute_loss(
                 model, chunk.inputs, return_outputs=True, num_items_in_batch=num_items
             )
@@ -192,7 +204,7 @@ class ContrastiveTrainer(CondenserTrainer):
             from torch.distributed.nn.functional import all_gather  # not in all builds of torch
 
             vectors = torch.cat(all_gather(vectors.contiguous()))
-        is_cosine = self.args.similarity == "cosine"
+        is_cosine = self.similarity == "cosine"
         loss, accuracy = contrast(
             vectors,
             cosine=is_cosine,

@@ -275,8 +275,8 @@ def sentence_starts(text: str) -> list[int]:
 class BlockBuilder:
     """Cuts documents into blocks; the result depends on the seed and the documents only.
 
-    Blocks have at most `max_length` tokens with the special ones, which the collator adds. A share
-    of `short_block_probability` has a random length below that.
+    Blocks have at most `max_length` tokens with special ones and `prompt`, which the collator adds.
+    A share of `short_block_probability` has a random length below that.
 
     For pairs, the other kinds make texts of two parts or more, and omit shorter ones: "sentences",
     a document, whose parts are its blocks; "windows", a document, whose parts are as few windows of
@@ -288,10 +288,11 @@ class BlockBuilder:
     max_length: int
     short_block_probability: float = 0.1
     seed: int = 0
+    prompt: str = ""
     kind: Literal["blocks", "sentences", "windows", "passages"] = "blocks"
 
     def __post_init__(self) -> None:
-        self.room = text_room(self.tokenizer, self.max_length)
+        self.room = text_room(self.tokenizer, self.max_length, prompt=self.prompt)
         self.features = Features({"input_ids": List(Value("int32"))})  # without special tokens
         if self.kind != "blocks":  # where the parts begin, and the document's place in the corpus
             self.features |= {"starts": List(Value("int32")), "document": Value("int64")}

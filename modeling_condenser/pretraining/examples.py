@@ -2,7 +2,7 @@
 
 import logging
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, IterableDataset
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from modeling_condenser.hub.model_folder import resolve_encoder_name
@@ -83,7 +84,7 @@ def make_collator(
     arguments: CondenserTrainingArguments,
 ) -> CondenserDataCollator | DenoisingCollator:
     """Prepare a model for the objective, and make the collator of its batches."""
-    objective, packed = arguments.objective, arguments.packed
+    objective, packed, config = arguments.objective, arguments.packed, model.config
     check_fit(tokenizer, model, arguments.max_length)
     if arguments.attn_implementation is not None:
         model.set_attn_implementation(arguments.attn_implementation)
@@ -92,21 +93,46 @@ def make_collator(
     if objective == "tsdae":
         add_decoder(model, tokenizer)
         packed = False  # the decoder takes padded batches
-    if objective in ("ict", "tsdae") and not arguments.bow_weight:
-        model.lm_head.requires_grad_(False)  # of which only the tied weights are trained
+    only_contrast = is_contrast_only(model, objective)
+    if only_contrast and (objective == "cocondenser" or arguments.bow_weight):
+        logger.warning(
+            "The encoder has no LM head, so objective %s trains its contrast only: the losses of "
+            "masked tokens and bags of words are left out.",
+            objective,
+        )
+    if only_contrast or (objective in ("ict", "tsdae") and not arguments.bow_weight):
+        for name in ("lm_head", "head", "head_norm") if only_contrast else ("lm_head",):
+            getattr(model, name, nn.Identity()).requires_grad_(False)
+        # Of the LM head only the tied weights are trained.
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)
+    elif objective != "tsdae":  # whose decoder has a copy
+        config.lm_head_is_new = False
     if packed:
         use_packing(model)
+    is_masked = objective != "ict" and not only_contrast
     collator = CondenserDataCollator(
         tokenizer,
         max_length=arguments.max_length,
-        mlm_probability=None if objective == "ict" else arguments.mlm_probability,
-        head_mlm_probability=model.config.head_mlm_probability,
-        bag_of_words=arguments.bow_weight > 0,
+        mlm_probability=arguments.mlm_probability if is_masked else None,
+        head_mlm_probability=None if only_contrast else config.head_mlm_probability,
+        bag_of_words=arguments.bow_weight > 0 and not only_contrast,
+        prompts=prompts_of(model, objective),
     )
     if objective == "tsdae":
         return DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)
     return collator
+
+
+def is_contrast_only(model: Any, objective: str) -> bool:
+    """Whether an objective leaves out the losses that need the LM head, because it is new."""
+    return objective in CONTRASTIVE and model.config.lm_head_is_new
+
+
+def prompts_of(model: Any, objective: str) -> tuple[str, ...]:
+    """The prompts of the model for passages, and before them for queries in the ICT's pairs."""
+    encoding = model.config.encoding
+    kinds = ("query", "passage") if objective == "ict" else ("passage",)
+    return tuple(encoding.get(f"{kind}_prompt", "") for kind in kinds)
 
 
 def make_examples(
@@ -114,12 +140,13 @@ def make_examples(
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
     *,
+    prompts: Sequence[str] = ("",),
     for_evaluation: bool = False,
 ) -> tuple[Any, TokenBudgetBatches | None, dict[str, Any]]:
     """Make the examples of the objective from text or token ids (`as_rows`).
 
-    Examples for evaluation have the same masks and pairs each time, and a stream of them is read to
-    its end.
+    `prompts` are those of the collator. Examples for evaluation have the same masks and pairs each
+    time, and a stream of them is read to its end.
 
     Returns:
         Data set, batches if they have a token budget, and facts for the run's record.
@@ -136,6 +163,7 @@ def make_examples(
         max_length=arguments.span_length or arguments.max_length,
         short_block_probability=arguments.short_block_probability,
         seed=arguments.blocks_seed,
+        prompt=prompts[-1],
         kind=kinds.get(objective, "blocks"),
     )
     if isinstance(rows, IterableDataset):
@@ -146,6 +174,7 @@ def make_examples(
     with arguments.main_process_first(desc="preparing the text"):
         blocks = rows
         if "text" in rows.column_names:
+            _refuse_one_text(rows["text"])
             if objective in CONTRASTIVE:
                 rows = drop_copies(rows, "text")
             blocks = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
@@ -173,7 +202,17 @@ def make_examples(
         n_processes = arguments.world_size
         batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
-    return kind(blocks, seed=seed, draw=_choose_draw(tokenizer, arguments)), batches, facts
+    draw = _choose_draw(tokenizer, arguments, prompts[0])
+    return kind(blocks, seed=seed, draw=draw), batches, facts
+
+
+def _refuse_one_text(texts: Sequence[str | None]) -> None:
+    first = next(iter(texts), None)
+    if len(texts) > 1 and all(text == first for text in texts):
+        raise ValueError(
+            f"All {len(texts)} documents are the same text, {first!r:.60}: check the corpus, and "
+            "the column that its text is taken from (text_column)."
+        )
 
 
 def drop_copies(rows: Dataset, column: str) -> Dataset:
@@ -208,7 +247,7 @@ def fingerprint_examples(examples: Any) -> dict[str, str]:
 
 
 def _choose_draw(
-    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
+    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments, prompt: str
 ) -> Draw | None:
     """The function that draws a pair from a text, if the objective needs pairs."""
     if arguments.objective != "ict":
@@ -216,6 +255,6 @@ def _choose_draw(
     length = min(arguments.query_length, arguments.max_length)
     return partial(
         draw_query,
-        query_room=text_room(tokenizer, length, name="query_length"),
+        query_room=text_room(tokenizer, length, name="query_length", prompt=prompt),
         removal_probability=arguments.removal_probability,
     )

@@ -64,8 +64,11 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
     """The model that a recipe trains: a new one from an encoder, or a checkpoint to continue."""
     changes = recipe.encoder_changes
     if recipe.objective not in WITH_HEAD:
-        return masked_lm_from_encoder(recipe.encoder, config_changes=changes)
-    stated = {n: value for n in HEAD_SETTINGS if (value := getattr(recipe, n)) is not None}
+        return masked_lm_from_encoder(
+            recipe.encoder, pooling=recipe.pooling, config_changes=changes
+        )
+    names = (*HEAD_SETTINGS, "pooling")
+    stated = {n: value for n in names if (value := getattr(recipe, n)) is not None}
     folder = resolve_encoder_name(recipe.encoder)
     config: Any = AutoConfig.from_pretrained(folder)
     if config.model_type != "condenser" or recipe.new_head:

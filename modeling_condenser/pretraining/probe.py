@@ -1,8 +1,8 @@
 """Measure what a Condenser's head reads from the dense vector.
 
-The head can read the late CLS vector, or predict from the early tokens alone. How much its loss
-rises when the vectors are zeroed or exchanged between blocks shows what they are worth. The rise is
-near 0 until the head begins to read them.
+The head can read the vector (the late CLS, or the mean of all late tokens), or predict from the
+early tokens alone. How much its loss rises when the vectors are zeroed or exchanged between blocks
+shows what they are worth. The rise is near 0 until the head begins to read them.
 """
 
 from collections import defaultdict
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
+from modeling_condenser.encoder_parts import pool
 from modeling_condenser.losses import IGNORE_INDEX, widen
 
 
@@ -28,7 +29,7 @@ def probe(model: Any, batches: Sequence[Mapping[str, torch.Tensor]]) -> dict[str
 
     Returns:
         `late_accuracy`, the share of masked tokens that are predicted. With a head also
-        `head_accuracy` and, in nats a masked token, `head_loss`, its rise when the late CLS vectors
+        `head_accuracy` and, in nats a masked token, `head_loss`, its rise when the dense vectors
         are zeroed (`zero_cost`) or exchanged (`swap_cost`, of two blocks or more). Nothing if no
         token is masked.
     """
@@ -53,15 +54,14 @@ def _measure_tokens(
 ) -> dict[str, list[torch.Tensor]]:
     """Measure -> its value for each masked token of each batch, (M,); a cost is a whole loss."""
     values: dict[str, list[torch.Tensor]] = defaultdict(list)
-    before = _encode(model, batches[-1])[0][-1:, :1] if len(batches) > 1 else None  # (1, 1, H)
+    before = _encode(model, batches[-1])[0][-1:] if len(batches) > 1 else None  # (1, 1, H)
     for batch in batches:
-        late, early, output = _encode(model, batch)  # (B, T, H)
+        own, late, early, output = _encode(model, batch)  # (B, 1, H), (B, T, H)
         is_masked = batch["labels"] != IGNORE_INDEX
         predicted = model.lm_head(late[is_masked]).argmax(-1)
         values["late_accuracy"].append(predicted == batch["labels"][is_masked])
         if not hasattr(model, "run_head"):  # by name: remote code has classes of its own
             continue
-        own = late[:, :1]  # (B, 1, H)
         others = torch.cat([own[-1:] if before is None else before, own[:-1]])
         before = own[-1:]
         labels = batch.get("head_targets", batch["labels"])
@@ -76,6 +76,8 @@ def _measure_tokens(
     return values
 
 
-def _encode(model: Any, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Any, Any]:
+def _encode(model: Any, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Any, Any, Any]:
+    """The dense vectors, (B, 1, H), and what `encode` returns."""
     ids, mask = batch["input_ids"], batch["attention_mask"]
-    return model.encode(ids, mask, head_input_ids=batch.get("head_input_ids"))
+    late, early, output = model.encode(ids, mask, head_input_ids=batch.get("head_input_ids"))
+    return pool(late, model.config.pooling, attention_mask=mask), late, early, output

@@ -30,6 +30,7 @@ from .examples import (
     fingerprint_examples,
     make_collator,
     make_examples,
+    prompts_of,
 )
 from .probe import probe
 from .tsdae import remove_decoder
@@ -90,7 +91,8 @@ class CondenserTrainer(WholeTrainer):
                 collator = make_collator(model, processing_class, args)
                 data_collator = data_collator or collator
             if rows is not None:
-                examples = make_examples(rows, processing_class, args)
+                prompts = prompts_of(model, args.objective)
+                examples = make_examples(rows, processing_class, args, prompts=prompts)
                 train_dataset, self.batches, self.facts = examples
                 self.facts["objective"] = args.objective
         self.facts |= {START: fingerprint_start(model), **fingerprint_examples(train_dataset)}
@@ -139,7 +141,8 @@ class CondenserTrainer(WholeTrainer):
             return data
         tokenizer: Any = self.processing_class or find_tokenizer(self.model)
         args: Any = self.args
-        return make_examples(rows, tokenizer, args, for_evaluation=True)[0]
+        prompts = prompts_of(self.accelerator.unwrap_model(self.model), args.objective)
+        return make_examples(rows, tokenizer, args, prompts=prompts, for_evaluation=True)[0]
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """The Trainer's loader of `eval_dataset`, which may be text."""

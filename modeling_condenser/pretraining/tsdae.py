@@ -1,8 +1,8 @@
-"""TSDAE: a decoder reconstructs a text from the CLS vector of a copy without most of its words.
+"""TSDAE: a decoder reconstructs a text from the vector of a copy without most of its words.
 
 Wang, Reimers & Gurevych (2021), "TSDAE: Using Transformer-based Sequential Denoising Auto-Encoder
 for Unsupervised Sentence Embedding Learning": each word of a text is deleted with a probability of
-0.6, the encoder reads the rest, and a decoder, whose cross-attention sees the CLS vector only,
+0.6, the encoder reads the rest, and a decoder, whose cross-attention sees the dense vector only,
 predicts the whole text from left to right. Encoder and decoder share their weights. Loss and
 decoder are those of sentence-transformers (`DenoisingAutoEncoderLoss`), but words are those of
 whole-word masking, and the loss is averaged over the tokens of an optimiser step.
@@ -41,8 +41,8 @@ ENCODERS_WITH_DECODER = tuple(
 class DenoisingCollator:
     """Makes padded batches of blocks, and of copies of them without most of their words.
 
-    The deleted words depend on a block and its `mask_key` only, as masks do. At least one word of a
-    block is kept.
+    Prompts stand before the copies, which the encoder reads. The deleted words depend on a block
+    and its `mask_key` only, as masks do. At least one word of a block is kept.
     """
 
     collator: CondenserDataCollator
@@ -55,7 +55,7 @@ class DenoisingCollator:
         `noisy_input_ids` and `noisy_attention_mask`, each (B, N) int64.
         """
         blocks, keys = self.collator.read(examples)
-        ids, is_text, is_token = self.collator.frame(blocks)
+        ids, is_text, is_token = self.collator.frame(blocks, prompted=False)
         words = self.collator.word_starts.number_words(ids, is_text)
         kept = _choose_kept(words, is_text, keys, self.deletion_probability)
         left = [row[is_kept] for row, is_kept in zip(ids, kept, strict=True)]
@@ -110,7 +110,7 @@ def add_decoder(model: CondenserForMaskedLM, tokenizer: PreTrainedTokenizerBase)
         transformer = Transformer(folder)
         transformer.model = encoder
         start, config.name_or_path = config.name_or_path, folder
-        pooling = Pooling(config.hidden_size, pooling_mode="cls")
+        pooling = Pooling(config.hidden_size, pooling_mode=model.config.pooling)
         loss = DenoisingAutoEncoderLoss(SentenceTransformer(modules=[transformer, pooling]))
         config.name_or_path = start
     model.head = loss.decoder

@@ -28,6 +28,9 @@ from modeling_condenser.modeling_condenser import (
     take_lm_head,
 )
 
+from .arguments import Pooling
+from .start import read_encoding
+
 logger = logging.get_logger(__name__)
 
 
@@ -38,6 +41,7 @@ def condenser_from_encoder(
     skip_from: int | None = None,
     late_mlm: bool = True,
     head_mlm_probability: float | None = None,
+    pooling: Pooling | None = None,
     config_changes: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> CondenserForPreTraining:
@@ -49,11 +53,14 @@ def condenser_from_encoder(
         name_or_path: Hub name or folder of a supported encoder, or of a Condenser checkpoint;
             "starter" for the encoder that comes with this package.
         n_head_layers, skip_from, late_mlm, head_mlm_probability: see `CondenserConfig`.
+        pooling: "cls" or "mean", see `CondenserConfig`; by default that of the start if its files
+            state one, else "cls".
         config_changes: attributes of the encoder's configuration, such as dropout probabilities.
         **kwargs: for the `from_pretrained` calls (`revision`, `token`, `cache_dir`, ...).
 
     Raises:
-        ValueError: an unsupported encoder, incomplete weights, or a value out of range.
+        ValueError: an unsupported encoder, a published model whose vectors are made in a way that
+            cannot be kept, incomplete weights, or a value out of range.
     """
     head = {
         "n_head_layers": n_head_layers,
@@ -61,19 +68,42 @@ def condenser_from_encoder(
         "late_mlm": late_mlm,
         "head_mlm_probability": head_mlm_probability,
     }
-    return _start(CondenserForPreTraining, head, name_or_path, config_changes, **kwargs)
+    return _start(CondenserForPreTraining, head, name_or_path, pooling, config_changes, **kwargs)
 
 
 def masked_lm_from_encoder(
-    name_or_path: str, *, config_changes: dict[str, Any] | None = None, **kwargs: Any
+    name_or_path: str,
+    *,
+    pooling: Pooling | None = None,
+    config_changes: dict[str, Any] | None = None,
+    **kwargs: Any,
 ) -> CondenserForMaskedLM:
-    """Warm-start backbone and LM head for plain MLM; see `condenser_from_encoder`."""
-    return _start(CondenserForMaskedLM, {}, name_or_path, config_changes, **kwargs)
+    """Warm-start backbone and LM head without a Condenser head; see `condenser_from_encoder`."""
+    return _start(CondenserForMaskedLM, {}, name_or_path, pooling, config_changes, **kwargs)
 
 
-def _start(model_class: Any, head: dict, name: str, changes: dict | None, **kwargs: Any) -> Any:
-    encoder, lm_head = _load_parts(name, changes or {}, **kwargs)
-    model = model_class(CondenserConfig(encoder_config=encoder.config, **head))
+def _start(
+    model_class: Any,
+    head: dict,
+    name: str,
+    pooling: str | None,
+    changes: dict | None,
+    **kwargs: Any,
+) -> Any:
+    name = resolve_encoder_name(name)
+    config = AutoConfig.from_pretrained(name, **kwargs)
+    if config.model_type == CondenserConfig.model_type:
+        change_config(config.encoder_config, changes or {})
+        how = {name: getattr(config, name) for name in ("pooling", "encoding", "lm_head_is_new")}
+        how["pooling"] = pooling or config.pooling
+    else:
+        change_config(config, changes or {})
+        check_encoder(config)
+        how = read_encoding(name, config.architectures, pooling, **kwargs)
+    encoder, lm_head = _load_parts(name, config, **kwargs)
+    if lm_head is None:
+        how["lm_head_is_new"] = "encoding" in how
+    model = model_class(CondenserConfig(encoder_config=encoder.config, **head, **how))
     model.condenser.encoder.load_state_dict(encoder.state_dict())
     if lm_head is not None:
         model.lm_head.load_state_dict(lm_head.state_dict())
@@ -81,18 +111,11 @@ def _start(model_class: Any, head: dict, name: str, changes: dict | None, **kwar
     return model
 
 
-def _load_parts(
-    name_or_path: str, config_changes: dict, **kwargs: Any
-) -> tuple[Any, nn.Module | None]:
+def _load_parts(name_or_path: str, config: Any, **kwargs: Any) -> tuple[Any, nn.Module | None]:
     """Open the backbone and, if there is one, the LM head."""
-    name_or_path = resolve_encoder_name(name_or_path)
-    config = AutoConfig.from_pretrained(name_or_path, **kwargs)
-    is_condenser = config.model_type == CondenserConfig.model_type
-    change_config(config.encoder_config if is_condenser else config, config_changes)
-    if is_condenser:
+    if config.model_type == CondenserConfig.model_type:
         model, _ = _open(CondenserForMaskedLM, name_or_path, config, **kwargs)
         return model.condenser.encoder, model.lm_head
-    check_encoder(config)
     encoder, missing = _open(AutoModel, name_or_path, config, **kwargs)
     of_pooler = {key for key in missing if key.startswith("pooler.")}
     refuse_incomplete(name_or_path, missing - of_pooler, set())

@@ -44,6 +44,8 @@ _CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu", **_RELATIVE}
 _NARROW = {"embedding_size": 8, **_SIZES}  # embeddings narrower than the hidden states
 _SHARED = {"num_hidden_groups": 2, **_NARROW}
 _DISTIL = {**_WIDTHS, "hidden_dim": 24, "dropout": 0.0, "attention_dropout": 0.0}
+_EURO = {**_WIDTHS, "bos_token_id": 0, "eos_token_id": 2}
+_EURO["mask_token_id"] = 4
 # The last layer is local: the head must be like the last but one.
 _LOCAL = {**_WIDTHS, "local_attention": 4}
 _LOCAL["layer_types"] = ["full_attention", "sliding_attention"] * 2
@@ -61,6 +63,7 @@ class Backbone:
     offset: int = 0  # positions that no token has, where they are counted from behind that id
     # Which rows the last layer computes of a packed batch, if batches can be packed.
     packed: Literal["rows that are read", "all rows"] | None = "rows that are read"
+    tolerance: float = 1e-7  # of losses and gradients in double precision
 
     def config(
         self, *, vocab_size: int = VOCABULARY, positions: int = POSITIONS, **changes: Any
@@ -117,9 +120,18 @@ BACKBONES = {
         Backbone("DeBERTa-v3", "deberta-v2", _RELATIVE, deberta_tokenizer, packed=None),
         Backbone("DistilBERT", "distilbert", _DISTIL, bert_tokenizer),
         Backbone("ELECTRA", "electra", _NARROW, bert_tokenizer),
+        Backbone("ERNIE", "ernie", _SIZES, bert_tokenizer),
+        # Its norms compute in single precision.
+        Backbone("EuroBERT", "eurobert", _EURO, modernbert_tokenizer, 1, 0, "all rows", 1e-5),
+        # Turn queries and keys by their positions.
+        Backbone("GTE", "gte", _SIZES, sentencepiece_tokenizer, 1, packed="all rows"),
+        Backbone(
+            "Jina v3", "jina_embeddings_v3", _SIZES, sentencepiece_tokenizer, 1, packed="all rows"
+        ),
         # Projects queries and keys together.
         Backbone("ModernBERT", "modernbert", _LOCAL, modernbert_tokenizer, 1, packed="all rows"),
         Backbone("MPNet", "mpnet", _SIZES, mpnet_tokenizer, 1, 2, packed=None),
+        Backbone("Nomic BERT", "nomic_bert", _SIZES, bert_tokenizer, packed="all rows"),
         Backbone("RoBERTa", "roberta", _SIZES, roberta_tokenizer, 1, 2),
         Backbone("XLM-RoBERTa", "xlm-roberta", _SIZES, sentencepiece_tokenizer, 1, 2),
     )

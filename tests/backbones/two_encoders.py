@@ -31,8 +31,8 @@ class TwoEncoders(nn.Module):
         super().__init__()
         self.config = model.config
         config = copy.deepcopy(model.config.encoder_config)
-        # ModernBERT's eager attention computes its softmax in single precision.
-        attention = "sdpa" if config.model_type == "modernbert" else "eager"
+        # Eager attention with rotary angles computes its softmax in single precision.
+        attention = "eager" if getattr(config, "rope_parameters", None) is None else "sdpa"
         state = model.state_dict()
         self.masked_lm: Any = AutoModelForMaskedLM.from_config(
             config, attn_implementation=attention
@@ -54,8 +54,9 @@ class TwoEncoders(nn.Module):
         self.head_layers = copy.deepcopy(model.head)
         for (modules, i), layer in zip(places, self.head_layers, strict=True):
             modules[i] = layer
-        if hasattr(self.head, "final_norm"):
-            self.head.final_norm.load_state_dict(model.head_norm.state_dict())
+        for name in ("final_norm", "norm"):
+            if hasattr(self.head, name):
+                getattr(self.head, name).load_state_dict(model.head_norm.state_dict())
         if getattr(getattr(self.head, "encoder", None), "conv", None) is not None:
             self.head.encoder.conv = None  # DeBERTa-v2's, which is no part of a layer
 
@@ -69,7 +70,9 @@ class TwoEncoders(nn.Module):
         for name, parameter in self.head.named_parameters():
             if id(parameter) not in in_layers:
                 ours = f"condenser.encoder.{name}"
-                named.append((ours.replace("condenser.encoder.final_norm", "head_norm"), parameter))
+                for norm in ("final_norm.", "norm."):
+                    ours = ours.replace(f"condenser.encoder.{norm}", "head_norm.")
+                named.append((ours, parameter))
         found: dict[str, Any] = {}
         for name, parameter in named:
             if parameter.grad is not None:
@@ -85,7 +88,11 @@ class TwoEncoders(nn.Module):
         backbone = self.masked_lm.base_model
         late = backbone(**inputs).last_hidden_state
         early = backbone(**read, output_hidden_states=True).hidden_states[self.config.skip_from]
-        head_input = torch.cat([late[:, :1], early[:, 1:]], dim=1)  # [cls_late ; early]
+        vectors = late[:, :1]  # (B, 1, H)
+        if self.config.pooling == "mean":
+            weights = inputs["attention_mask"] / inputs["attention_mask"].sum(1, keepdim=True)
+            vectors = weights[:, None].to(late.dtype) @ late
+        head_input = torch.cat([vectors, early[:, 1:]], dim=1)  # [cls_late ; early]
         hook = self.head_layers[0].register_forward_pre_hook(
             lambda _, args: (head_input, *args[1:])
         )
@@ -94,7 +101,7 @@ class TwoEncoders(nn.Module):
         losses = {"head_loss": self.mlm(cd, batch.get("head_targets", batch["labels"]))}
         if self.config.late_mlm:
             losses["late_loss"] = self.mlm(late, batch["labels"])
-        bow_loss = self.bag_of_words(late[:, 0], batch["bow_targets"])
+        bow_loss = self.bag_of_words(vectors[:, 0], batch["bow_targets"])
         return {
             **losses,
             "bow_loss": bow_loss,

@@ -55,11 +55,17 @@ N_DOCUMENTS = 6
 
 
 def build_trainer(
-    folder: Path, encoder: Path, texts: list[str], *, dropout: float = 0.1, **settings: Any
+    folder: Path,
+    encoder: Path,
+    texts: list[str],
+    *,
+    dropout: float = 0.1,
+    pooling: Any = "cls",
+    **settings: Any,
 ) -> ContrastiveTrainer:
     """A trainer of an encoder with large weights."""
     torch.manual_seed(1)
-    model = condenser_from_encoder(str(encoder))
+    model = condenser_from_encoder(str(encoder), pooling=pooling)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = dropout
@@ -129,6 +135,7 @@ def make_trainer(tmp_path: Path, large_weights: Path, texts: list[str]) -> Any:
         ({"cache_chunk_size": 4, "packed": False}, 1e-5),
         ({"cache_chunk_size": 8, "similarity": "dot", "temperature": 1.0}, 1e-5),
         ({"cache_chunk_size": 4, "packed": False, "bf16": True}, 1e-2),
+        ({"cache_chunk_size": 4, "pooling": "mean", "bow_weight": 1.0}, 1e-5),
         pytest.param({"cache_chunk_size": 4, "use_cpu": False}, 1e-4, marks=pytest.mark.gpu),
     ],
 )

@@ -42,6 +42,7 @@ CASES = {
     "cached": {"objective": "cocondenser", "cache_chunk_size": 4, "bow_weight": 1.0},
     "second masking": {"head_mlm_probability": 0.5, "bow_weight": 0.5, "bow_weight_end": 0.1},
     "tsdae": {"objective": "tsdae"},
+    "mean pooling": {"objective": "ict", "pooling": "mean", "bow_weight": 1.0},
 }
 THIS_MODULE = "-m tests.pretraining.test_distributed"
 TORCHRUN = "-m torch.distributed.run --master-port PORT"

@@ -228,6 +228,7 @@ CASES: dict[str, dict[str, Any]] = {
     "stream": {"streaming": True, "objective": "mlm"},
     "budget": {"tokens_per_batch": 1600},
     "cocondenser": {"objective": "cocondenser", "cache_chunk_size": 6, "temperature": 20.0},
+    "mean pooling": {"objective": "ict", "pooling": "mean", "bow_weight": 1.0},
     "tsdae": {"objective": "tsdae"},
 }
 # Runs of several epochs, with dropout.

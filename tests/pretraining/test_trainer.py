@@ -197,6 +197,7 @@ def test_text_is_accepted_in_every_form(trainer_of_text, tokenizer, texts):
             r"such as train_dataset\['train'\]",
         ),
         ([], "train_dataset is empty"),
+        (["The river left. Why?"] * 9, "All 9 documents are the same text, 'The river left"),
         ([{"body": "a"}], r"its columns are body.*rename_column\(COLUMN, .text"),
         ([{"text": ["a", "b"]}], "'text' of train_dataset holds .*, expected one string a row"),
     ],

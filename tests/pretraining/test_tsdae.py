@@ -26,11 +26,11 @@ from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import SETTINGS
 
 
-def collate(tokenizer, texts, *, probability=0.6, max_length=64, seed=0):
+def collate(tokenizer, texts, *, probability=0.6, max_length=64, seed=0, prompt=""):
     """A batch of the texts, each a block."""
     ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
     examples = with_keys(ids, random_keys(seed, np.arange(len(texts))))
-    collator = CondenserDataCollator(tokenizer, max_length=max_length)
+    collator = CondenserDataCollator(tokenizer, max_length=max_length, prompts=[prompt])
     return DenoisingCollator(collator, deletion_probability=probability)(examples)
 
 
@@ -83,22 +83,29 @@ def test_one_random_word_is_kept_of_a_block_that_would_lose_all(tokenizer):
     assert sum(counts) == 300 and min(counts) > 70
 
 
-def with_decoder(folder):
-    model = masked_lm_from_encoder(str(folder))
+def with_decoder(folder, pooling="cls"):
+    model = masked_lm_from_encoder(str(folder), pooling=pooling)
     add_decoder(model, AutoTokenizer.from_pretrained(folder))
     return model.double().eval()
 
 
 WITH_DECODER = [b.title for b in BACKBONES.values() if b.model_type in ENCODERS_WITH_DECODER]
-SLOW = [pytest.param(title, marks=pytest.mark.slow) for title in WITH_DECODER if title != "BERT"]
+OTHERS = [title for title in WITH_DECODER if title != "BERT"]
 
 
-@pytest.mark.parametrize("title", ["BERT", *SLOW])
-def test_loss_and_gradients_are_those_of_plain_transformers_classes(title, tmp_path, texts):
+@pytest.mark.parametrize(
+    ("title", "pooling", "prompt"),
+    [("BERT", "cls", ""), ("BERT", "mean", "the river: ")]
+    + [pytest.param(title, "cls", "", marks=pytest.mark.slow) for title in OTHERS],
+)
+def test_loss_and_gradients_are_those_of_plain_transformers_classes(
+    title, pooling, prompt, tmp_path, texts
+):
     folder = BACKBONES[title].save(tmp_path / "encoder", texts)
-    model = with_decoder(folder)
+    model = with_decoder(folder, pooling)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    batch = collate(tokenizer, [text[:100] for text in texts[:6]], max_length=48)
+    start = tokenizer(prompt)["input_ids"][:-1]  # of what the encoder reads, not of what is decoded
+    batch = collate(tokenizer, [text[:100] for text in texts[:6]], max_length=48, prompt=prompt)
     loss = model(**batch)["loss"]
     loss.backward()
 
@@ -113,7 +120,9 @@ def test_loss_and_gradients_are_those_of_plain_transformers_classes(title, tmp_p
     decoder.load_state_dict(crossing, strict=False)
     log_likelihoods = []
     for whole, left in zip(rows_of(batch), rows_of(batch, "noisy_"), strict=True):
-        vector = encoder(torch.tensor([left])).last_hidden_state[:, :1]  # (1, 1, H)
+        assert left[: len(start)] == start and (not prompt or whole[1 : len(start)] != start[1:])
+        late = encoder(torch.tensor([left])).last_hidden_state
+        vector = late[:, :1] if pooling == "cls" else late.mean(1, keepdim=True)  # (1, 1, H)
         logits = decoder(torch.tensor([whole[:-1]]), encoder_hidden_states=vector).logits[0]
         log_likelihoods += log_softmax(logits, -1)[range(len(whole) - 1), whole[1:]]
     expected = -torch.stack(log_likelihoods).mean()
@@ -145,5 +154,7 @@ def test_an_evaluation_after_the_training_is_refused(texts, tmp_path, bert_folde
 
 def test_an_encoder_without_a_decoder_is_refused(tmp_path, texts):
     folder = BACKBONES["DistilBERT"].save(tmp_path / "encoder", texts)
-    with pytest.raises(ValueError, match="model_type 'distilbert'.*bert, camembert, electra, rob"):
+    with pytest.raises(
+        ValueError, match="model_type 'distilbert'.*bert, camembert, electra, ernie, rob"
+    ):
         with_decoder(folder)
