@@ -38,10 +38,9 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         ValueError: the split is unknown, or the files are malformed or do not fit together.
     """
     layout, folder = _find(source)
-    name, options = folder.resolve().name, dict[str, Any]()
+    name, options = name_collection(source), dict[str, Any]()
     if _is_on_hub(source):
         repository = split_revision(str(source))[0]
-        name = repository.rpartition("/")[2]
         if not beir.find_judgements(folder):
             with suppress(FileNotFoundError):
                 options["beside"] = fetch(f"{repository}-qrels", repo_type="dataset")
@@ -76,6 +75,13 @@ def load_passages(source: str | Path) -> Dataset:
 def resolve_collection_name(name: str | Path) -> str:
     """Return the folder of the bundled collection for "health", and any other name unchanged."""
     return str(Path(__file__).parent.parent / HEALTH if name == HEALTH else name)
+
+
+def name_collection(source: str | Path) -> str:
+    """Return the name of a collection in files and tables: the last part of folder or Hub name."""
+    if _is_on_hub(source):
+        return split_revision(str(source))[0].rpartition("/")[2]
+    return Path(resolve_collection_name(source)).resolve().name
 
 
 def _is_on_hub(source: str | Path) -> bool:

@@ -63,7 +63,7 @@ def encode_collection(
     missing = embeddings.missing_shards()
     if embeddings.record and not missing:
         return embeddings
-    logger.info("Encoding %d of %d shards", len(missing), len(embeddings.shards))
+    logger.info("Encoding %d of %d shards: %s", len(missing), len(embeddings.shards), folder)
     used = _worker_devices(retriever, devices) if n_ranks == 1 else [str(retriever.model.device)]
     started, n_workers = time.perf_counter(), n_ranks * len(used)
     how: dict[str, Any] = {"dtype": retriever.dtype, "token_budget": retriever.token_budget}
