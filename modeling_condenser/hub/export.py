@@ -18,7 +18,7 @@ from modeling_condenser.runs.run_folder import whole_folder
 from .card import CARD_FILE, write_card
 from .contract import EncodingContract
 from .model_folder import find_model_folder, is_checkpoint, quiet_loading
-from .provenance import Stage, read_pretraining, read_provenance, write_provenance
+from .provenance import Stage, read_stages, trained_similarity, write_provenance
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
 
@@ -58,12 +58,11 @@ def export_encoder(
     model, info = loaded
     refuse_incomplete(source, info["missing_keys"], set())
     tokenizer = AutoTokenizer.from_pretrained(source)
-    stages = read_provenance(source) or read_pretraining(source.resolve().parent)
+    stages = read_stages(source)
     if contract is None:
         limit = tokenizer.model_max_length
         longest = min(limit, n_positions(model.encoder) or limit)
-        trained: Any = stages[-1].recipe.get("similarity", "dot") if stages else "dot"
-        contract = EncodingContract(longest, longest, similarity=trained)
+        contract = EncodingContract(longest, longest, similarity=trained_similarity(stages))
     with whole_folder(out) as partial:
         if (out / CARD_FILE).is_file():  # a person's own text in it is kept
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)

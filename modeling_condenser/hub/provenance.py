@@ -86,7 +86,17 @@ def read_pretraining(run_folder: Path) -> list[Stage]:
     encoder = Path(resolve_encoder_name(_read_recipe(run_folder).get("encoder", "")))
     if not encoder.is_dir():
         return [stage]
-    return [*(read_provenance(encoder) or read_pretraining(encoder.resolve().parent)), stage]
+    return [*read_stages(encoder), stage]
+
+
+def read_stages(model: Path) -> list[Stage]:
+    """The stages that made a checkpoint, as recorded beside it or in its run folder."""
+    return read_provenance(model) or read_pretraining(model.resolve().parent)
+
+
+def trained_similarity(stages: Sequence[Stage]) -> Any:
+    """The similarity of the last stage's contrast; the dot product if it had none."""
+    return stages[-1].recipe.get("similarity", "dot") if stages else "dot"
 
 
 def _read_recipe(run_folder: Path) -> dict[str, Any]:

@@ -174,6 +174,19 @@ def test_every_ablation_is_condenser_on_own_text_with_one_thing_changed():
         assert read_recipe(f"pretrain/ablation-{name}") == {**base, **change}, name
 
 
+def test_a_tokenizer_with_other_tokens_of_the_same_number_is_refused(settings, tmp_path):
+    folder = Path(shutil.copytree(settings["encoder"], tmp_path / "other"))
+    content = json.loads((folder / "tokenizer.json").read_text())
+    tokens = content["model"]["vocab"]
+    first, second = sorted(tokens, key=tokens.__getitem__)[50:52]
+    tokens[first], tokens[second] = tokens[second], tokens[first]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"embeds the token '{first}' as .* has '{second}': use"):
+        pretrain({**settings, "tokenizer": str(folder)})
+    assert not (tmp_path / "run").exists()
+    pretrain({**settings, "tokenizer": settings["encoder"], "max_steps": 1})
+
+
 CASES: dict[str, dict[str, Any]] = {
     "accumulation": {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2},
     "stream": {"streaming": True, "objective": "mlm"},
