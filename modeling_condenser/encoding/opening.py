@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, get_args
 
 import torch
@@ -90,10 +91,13 @@ def open_encoder(
             if is_checkpoint(folder):  # as its export states
                 trained = {"similarity": stated_similarity(folder), "token_type_ids": False}
                 stated = {**trained, **stated}
-    except SafetensorError as error:
+    except (SafetensorError, UnpicklingError) as error:
         raise ValueError(
-            f"The weights of {folder} cannot be read ({error}): download them again, with Git LFS."
+            f"The weights of {folder} cannot be read ({str(error).partition('. ')[0]}): download "
+            "them again, with Git LFS and as safetensors."
         ) from error
+    except ImportError as error:
+        raise ValueError(f"{folder} needs a library that is missing: {error}") from error
     _check_transformer(folder / module_paths(folder)[0], model[0])
     contract = _complete_contract(folder, model, stated)
     for weight in model.parameters():  # rotary angles and other buffers stay in float32

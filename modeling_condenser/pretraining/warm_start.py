@@ -11,6 +11,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -18,7 +19,7 @@ from transformers.utils import logging
 
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
 from modeling_condenser.encoder_parts import n_positions, settle_pooler
-from modeling_condenser.hub.model_folder import quiet_loading, resolve_encoder_name
+from modeling_condenser.hub.model_folder import quiet_loading, refuse_kernels, resolve_encoder_name
 from modeling_condenser.modeling_condenser import (
     CondenserForMaskedLM,
     CondenserForPreTraining,
@@ -84,7 +85,7 @@ def _load_parts(
 ) -> tuple[Any, nn.Module | None]:
     """Open the backbone and, if there is one, the LM head."""
     name_or_path = resolve_encoder_name(name_or_path)
-    config = AutoConfig.from_pretrained(name_or_path, **kwargs)
+    config = open_config(name_or_path, **kwargs)
     is_condenser = config.model_type == CondenserConfig.model_type
     change_config(config.encoder_config if is_condenser else config, config_changes)
     if is_condenser:
@@ -105,6 +106,13 @@ def _load_parts(
         "An encoder saved with its masked-LM head is the better start."
     )
     return encoder, None
+
+
+def open_config(name: str, **kwargs: Any) -> Any:
+    """Open a configuration; code that it names is executed only with `trust_remote_code`."""
+    if not kwargs.get("trust_remote_code"):
+        refuse_kernels(PreTrainedConfig.get_config_dict(name, **kwargs)[0], name)
+    return AutoConfig.from_pretrained(name, **{"trust_remote_code": False, **kwargs})
 
 
 def _open(model_class: Any, name: str, config: Any, **kwargs: Any) -> tuple[Any, set[str]]:
