@@ -239,7 +239,7 @@ def search(line: "CommandLine") -> None:
 
     The folder of a study or demo needs no collection. Without a query, queries are read from
     standard input, one per line. The first search encodes the collection and stores the embeddings
-    next to the model, or in runs/ for a Hub model.
+    where `condenser evaluate` does.
     """
     from .search import run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from modeling_condenser.collection.load import load_dev, load_passages
+from modeling_condenser.collection.load import load_dev, load_passages, name_collection
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import Searcher, as_folder, open_searcher, parse_systems
@@ -31,8 +31,8 @@ class SearchFields:
         collection: folder or Hub name; not for a study.
         query: by default the lines of standard input.
         k: passages to show.
-        embeddings: folder of the passages' embeddings, written if it is new; by default beside the
-            model.
+        embeddings: folder of the passages' embeddings, written if it is new.
+        output_dir: folder for new embeddings and indices, which `condenser evaluate` shares.
     """
 
     model: str
@@ -40,6 +40,7 @@ class SearchFields:
     query: str | None = None
     k: int = 5
     embeddings: str | None = None
+    output_dir: str = "runs/evaluation"
 
 
 def run(line: CommandLine) -> None:
@@ -59,16 +60,12 @@ def run(line: CommandLine) -> None:
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
     if system.kind == "bm25" and fields.embeddings:
         raise ValueError("bm25 has no vectors: leave out --embeddings.")
-    # Embeddings or index are stored beside the model.
-    model = Path(system.encoder.model).resolve()
-    settings = system.stored.settings.values()
-    name = [model.name, *settings, "search", Path(fields.collection).resolve().name]
-    folder = model.parent if model.is_dir() else Path("runs")
+    folder = Path(fields.output_dir, as_folder(name_collection(fields.collection)), "embeddings")
     passages = load_passages(fields.collection)
     searcher = open_searcher(
         system,
         passages,
-        folder / as_folder("-".join(map(str, name))),
+        folder / as_folder(system.encoder.stored.name),
         embeddings=Path(fields.embeddings) if fields.embeddings else None,
         settings=how,
         dev=load_dev(fields.collection, judged="") if system.kind == "hybrid" else None,

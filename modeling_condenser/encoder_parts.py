@@ -153,7 +153,8 @@ def position_offset(encoder: nn.Module) -> int:
 
 def n_positions(encoder: Any) -> int | None:
     """The longest sequence that an encoder takes; None where there is no limit."""
-    n_rows = getattr(encoder.config, "max_position_embeddings", None)
+    config = getattr(encoder.config, "encoder_config", encoder.config)  # of a CondenserModel
+    n_rows = getattr(config, "max_position_embeddings", None)
     return n_rows - position_offset(encoder) if isinstance(n_rows, int) and n_rows > 0 else None
 
 

@@ -1,7 +1,11 @@
 """The package as ARCHITECTURE.md describes it: folders, one-way imports, short files."""
 
 import ast
+import re
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -57,6 +61,32 @@ def test_architecture_md_names_every_folder_and_every_folder_is_installed():
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     others = {"modeling_condenser", "condenser_commands", "modeling_condenser.recipes"}
     assert set(listed) == others | {f"modeling_condenser.{room}" for room in ROOMS}
+
+
+def test_the_declared_dependencies_are_those_that_are_imported():
+    files = [
+        file
+        for name in ("modeling_condenser", "hub_scripts")
+        for file in ROOT.glob(f"{name}/**/*.py")
+    ]
+    imported = {module.split(".")[0] for file in files for module in imported_modules(file)}
+    theirs = imported - sys.stdlib_module_names - {"modeling_condenser", "hub_scripts"}
+    projects = {name: packages_distributions().get(name, [name])[0] for name in theirs}
+    found = {re.sub("[-_]", "-", project.lower()) for project in projects.values()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed, optional = (
+        {re.split("[>=<[]", line)[0] for line in lines}
+        for lines in (project["dependencies"], chain(*project["optional-dependencies"].values()))
+    )
+    assert needed - found == {"accelerate"}  # transformers' Trainer imports it
+    assert found - needed <= optional and "tokenizers" in needed
+
+
+def test_modules_that_windows_lacks_are_imported_only_where_they_are_used():
+    for file in PACKAGE.rglob("*.py"):
+        nodes = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import)]
+        names = {alias.name for node in nodes for alias in node.names}
+        assert not names & {"fcntl", "grp", "pwd", "resource", "termios"}, file
 
 
 def test_files_are_short():

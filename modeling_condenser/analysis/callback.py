@@ -66,8 +66,9 @@ class ReadinessCallback(TrainerCallback):
         steps = [entry.get("step") for entry in state.log_history if is_readiness(entry)]
         if trainer.is_world_process_zero() and state.global_step not in steps:
             model = trainer.accelerator.unwrap_model(trainer.model)
-            longest = self.sample.measuring.max_length
-            subject = Subject.of_model(model, trainer.processing_class, max_length=longest)
+            how: Any = {"max_length": self.sample.measuring.max_length}
+            how["similarity"] = getattr(trainer.args, "similarity", None)
+            subject = Subject.of_model(model, trainer.processing_class, **how)
             should_log = control.should_log  # log() resets it, but the step's own entry follows
             trainer.log(measure_readiness(subject, self.sample))
             control.should_log = should_log

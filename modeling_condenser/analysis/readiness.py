@@ -24,11 +24,12 @@ from transformers import AutoTokenizer, PreTrainedModel
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.encoder_parts import n_positions, pool
 from modeling_condenser.encoding.batches import make_batches, tokenize_texts
+from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub import model_folder
-from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract
+from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract, Similarity
 from modeling_condenser.hub.export import write_repository
 from modeling_condenser.hub.training_log import PREFIX
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
@@ -60,7 +61,9 @@ class Subject:
     retriever: Retriever | None = None  # of an export or an encoder; None: a checkpoint
 
     @classmethod
-    def of_model(cls, model: Any, tokenizer: Any, *, max_length: int) -> "Subject":
+    def of_model(
+        cls, model: Any, tokenizer: Any, *, max_length: int, similarity: Similarity | None = None
+    ) -> "Subject":
         """From a `CondenserForPreTraining` or `CondenserForMaskedLM` in memory."""
         encoder = model.condenser.encoder
         longest = min(max_length, n_positions(encoder) or max_length)
@@ -68,7 +71,8 @@ class Subject:
         condenser = model if hasattr(model, "run_head") else None
         contract = EncodingContract.of_checkpoint(model.config, longest=longest)
         names = ("query_max_length", "passage_max_length")
-        contract = replace(contract, **{n: min(getattr(contract, n), longest) for n in names})
+        stated: Any = {name: min(getattr(contract, name), longest) for name in names}
+        contract = replace(contract, **stated, similarity=similarity or contract.similarity)
         return cls(encoder, tokenizer, longest, contract, condenser)
 
     @classmethod
@@ -85,7 +89,8 @@ class Subject:
             device = "cuda" if torch.cuda.is_available() else "cpu"
             model = opened.from_pretrained(folder).eval().to(device)
             tokenizer = AutoTokenizer.from_pretrained(folder)
-            return cls.of_model(model, tokenizer, max_length=max_length)
+            how: Any = {"max_length": max_length, "similarity": stated_similarity(folder)}
+            return cls.of_model(model, tokenizer, **how)
         files = (CONTRACT_FILE, model_folder.MODULES_FILE)
         states_pooling = any((folder / name).is_file() for name in files)
         retriever = Retriever(folder, pooling=None if states_pooling else "cls")
@@ -167,7 +172,9 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
 
 
 def measure_retrieval(subject: Subject, small: Collection, prefix: str) -> dict[str, float]:
-    """Search a small collection by inner product: prefix_measure -> mean over the queries."""
+    """Search a small collection by the model's similarity: prefix_measure -> mean over queries."""
+    if subject.retriever is not None:
+        subject.retriever.check_inner_product()
     run = search_exact_arrays(
         subject.encode_passages(small.passages),
         small.passages["_id"][:],

@@ -40,9 +40,7 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         ValueError: the split is unknown, or the files are malformed or do not fit together.
     """
     layout, folder = _find(source)
-    repository = split_revision(str(source))[0] if _is_on_hub(source) else ""
-    name = repository.rpartition("/")[2] or folder.resolve().name
-    options = _find_beside(source, folder)
+    name, options = name_collection(source), _find_beside(source, folder)
     questions, judgements = layout.read_split(folder, split, **options)
     passages = store_passages(*layout.read_passages(folder, split))
     try:
@@ -133,6 +131,13 @@ def _find_beside(source: str | Path, folder: Path) -> dict[str, Path]:
             name = f"{split_revision(str(source))[0]}-qrels"
             return {"beside": fetch(name, repo_type="dataset")}
     return {}
+
+
+def name_collection(source: str | Path) -> str:
+    """Return the name of a collection in files and tables: the last part of folder or Hub name."""
+    if _is_on_hub(source):
+        return split_revision(str(source))[0].rpartition("/")[2]
+    return Path(resolve_collection_name(source)).resolve().name
 
 
 def _is_on_hub(source: str | Path) -> bool:

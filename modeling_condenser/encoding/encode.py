@@ -6,7 +6,6 @@ launcher, this process starts a worker for each further device.
 
 import logging
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from datasets import Dataset
 
@@ -63,7 +63,7 @@ def encode_collection(
     missing = embeddings.missing_shards()
     if embeddings.record and not missing:
         return embeddings
-    logger.info("Encoding %d of %d shards", len(missing), len(embeddings.shards))
+    logger.info("Encoding %d of %d shards: %s", len(missing), len(embeddings.shards), folder)
     used = _worker_devices(retriever, devices) if n_ranks == 1 else [str(retriever.model.device)]
     started, n_workers = time.perf_counter(), n_ranks * len(used)
     how: dict[str, Any] = {"dtype": retriever.dtype, "token_budget": retriever.token_budget}
@@ -175,14 +175,23 @@ def _worker_devices(retriever: Retriever, devices: Sequence[str] | None) -> list
 def _record(n_encoded: int, seconds: float, devices: list[str]) -> dict[str, Any]:
     """Describe the last call; memory is that of this process, including mapped files."""
     is_gpu = devices[0].startswith("cuda")
-    unit = 1 if sys.platform == "darwin" else 1024
     return {
         "n_encoded": n_encoded,
         "seconds": seconds,
         "passages_per_second": n_encoded / seconds if n_encoded else None,
         "n_processes": len(devices),
         "devices": sorted(set(devices)),
-        "peak_memory_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "peak_memory_bytes": _peak_memory_bytes(),
         "peak_accelerator_bytes": torch.cuda.max_memory_allocated(devices[0]) if is_gpu else None,
         "machine": describe_machine(),
     }
+
+
+def _peak_memory_bytes() -> int:
+    """The largest resident memory of this process so far."""
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset
+    import resource  # which Windows lacks; psutil has no peak elsewhere
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -14,13 +14,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+from sentence_transformers.sentence_transformer.modules import Transformer
 from transformers import AutoModel
 
 from modeling_condenser import register_auto_classes
@@ -41,8 +42,10 @@ from modeling_condenser.hub.model_folder import (
     is_checkpoint,
     module_paths,
     quiet_loading,
+    read_config,
     read_json,
 )
+from modeling_condenser.hub.provenance import read_stages, trained_similarity
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.whole_files import checksum_file
 
@@ -91,16 +94,39 @@ def open_encoder(
             model, stated = _open_modules(folder, stated, place)
         else:
             model = _open_plain(folder, stated.get("pooling"), place)
-    except SafetensorError as error:
+            if is_checkpoint(folder):  # as its export states
+                trained = {"similarity": stated_similarity(folder), "token_type_ids": False}
+                stated = {**trained, **stated}
+    except (SafetensorError, UnpicklingError) as error:
         raise ValueError(
-            f"The weights of {folder} cannot be read ({error}): download them again, with Git LFS."
+            f"The weights of {folder} cannot be read ({str(error).partition('. ')[0]}): download "
+            "them again, with Git LFS and as safetensors."
         ) from error
+    except ImportError as error:
+        raise ValueError(f"{folder} needs a library that is missing: {error}") from error
     _check_transformer(folder / module_paths(folder)[0], model[0])
     contract = _complete_contract(folder, model, stated)
     for weight in model.parameters():  # rotary angles and other buffers stay in float32
         if weight.is_floating_point():
             weight.data = weight.data.to(getattr(torch, dtype))
     return folder, model.eval(), contract
+
+
+def stated_similarity(folder: Path) -> Similarity | None:
+    """The similarity that a model's files state; None for a plain encoder.
+
+    A pre-training checkpoint has that of its contrast, as its export has.
+    """
+    if (folder / CONTRACT_FILE).is_file():
+        return EncodingContract.load(folder).similarity
+    if is_checkpoint(folder):
+        encoding = read_config(folder).get("encoding") or {}
+        return trained_similarity(read_stages(folder)) or encoding.get("similarity", "dot")
+    stated = read_json(folder / MODULES_CONFIG_FILE, {}).get("similarity_fn_name")
+    if stated is None:  # as in models saved by old versions; the library's default states nothing
+        modules = read_json(folder / MODULES_FILE, [{"type": ""}])
+        return "cosine" if modules[-1]["type"].endswith(".Normalize") else None
+    return stated
 
 
 def check_devices(names: Iterable[str]) -> None:
@@ -119,6 +145,11 @@ def _open_plain(folder: Path, pooling: str | None, device: str | None) -> Senten
     if not (folder / CONFIG_FILE).is_file():
         raise FileNotFoundError(
             f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE}."
+        )
+    if pooling is None and is_checkpoint(folder):
+        raise ValueError(
+            f"{folder} is a pre-training checkpoint: `condenser export {folder} ENCODER` writes its"
+            " encoder, which states how it is used. Or state pooling=cls."
         )
     if pooling is None:
         raise ValueError(
@@ -155,18 +186,15 @@ def _open_modules(
         width, include_prompt = old.embedding_dimension, old.include_prompt
         new = PoolingModule(width, pooling_mode=pooling, include_prompt=include_prompt)
         model[places[-1]] = new
-    similarity = config.get("similarity_fn_name")  # the model's own defaults to cosine
-    if similarity is None and isinstance(model[-1], Normalize):
-        similarity = "cosine"
     found = {
         **choose_prompts(model.prompts),
-        "similarity": similarity,
+        "similarity": stated_similarity(folder),
         "pooling": _name_pooling(model),
         **stated,
     }
     if found["similarity"] not in get_args(Similarity):
         raise ValueError(
-            f"{folder} has the similarity {similarity!r}: state one of {_SIMILARITIES}."
+            f"{folder} has the similarity {found['similarity']!r}: state one of {_SIMILARITIES}."
         )
     return model, found
 

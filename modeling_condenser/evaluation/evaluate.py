@@ -6,6 +6,7 @@
 """
 
 import json
+import logging
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,8 @@ from .report import Report, write_report
 from .similarity import measure_similarity, read_items
 from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system, report_on_card
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class EvaluationRecipe:
@@ -53,6 +56,7 @@ class EvaluationRecipe:
         depth: passages to retrieve for each query.
         columns: of a file of pairs or triplets, where they differ: our name -> the file's.
         cost: also measure time and memory of an encoding step.
+        card: also put the results on the model cards of the local exports.
         seed: of the resampling in tests and intervals.
     """
 
@@ -66,6 +70,7 @@ class EvaluationRecipe:
     depth: int = 100
     columns: dict[str, str] = field(default_factory=dict)
     cost: bool = False
+    card: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -96,7 +101,7 @@ def evaluate(
     """Search a collection with one or more systems, measure them, and test the differences.
 
     Runs, measures and a report are written to `output_dir`; a search whose run is already there is
-    not repeated. The results are also put on the model cards of local exports.
+    not repeated. Nothing else is written, unless `card` is true.
 
     Args:
         systems, collection, split, measures, baseline, output_dir: see `EvaluationRecipe`. A
@@ -119,6 +124,12 @@ def evaluate(
     recipe, search = fill(settings, EvaluationRecipe, SearchSettings)
     words = [recipe.baseline, *recipe.systems] if recipe.baseline else recipe.systems
     parsed, out, loaded = parse_systems(words, search), Path(recipe.output_dir), None
+    exports = [system.model for system in parsed if system.is_export]
+    if recipe.card and (recipe.task != "retrieval" or not exports):
+        raise ValueError(
+            "card is true, but a card shows retrieval by a local export with its own contract, and"
+            " none is evaluated: name the export's folder, without settings."
+        )
     with show_bars(progress):
         if recipe.task == "retrieval":
             loaded = load_reported(recipe.collection, split=recipe.split)
@@ -158,8 +169,10 @@ def evaluate(
         command=_command(recipe, search, parsed),
         seed=recipe.seed,
     )
-    if loaded:
+    if loaded and recipe.card:
         _report_on_cards(recipe, search, list(zip(parsed, results, strict=True)), loaded)
+    elif loaded and exports:
+        logger.info("The card of %s is unchanged: --card adds the results.", ", ".join(exports))
     return report
 
 

@@ -9,6 +9,7 @@ An encoder is an `EncoderProtocol`, which all of MTEB's tasks can use. Every sys
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ from modeling_condenser.retrieval.systems import (
 from modeling_condenser.runs.progress import show_bars
 from modeling_condenser.runs.recipe import fill
 
+logger = logging.getLogger(__name__)
+
 _MEASURES = {"nDCG@10": "ndcg_at_10", "MRR@10": "mrr_at_10", "R@100": "recall_at_100"}
 _PASSAGES = Features(dict.fromkeys(COLUMNS, Value("string")))
 
@@ -46,11 +49,13 @@ class MtebRecipe:
         systems: encoders, bm25, or hybrid:ENCODER, with settings as for collections.
         mteb: tasks such as SciFact, or benchmarks such as "MTEB(eng, v2)".
         output_dir: folder for results and embeddings.
+        card: also put the retrieval results on the model cards of the local exports.
     """
 
     systems: list[str]
     mteb: list[Any] = field(metadata={"words": "many"})
     output_dir: str = "runs/evaluation"
+    card: bool = False
 
 
 def evaluate_mteb(
@@ -62,13 +67,11 @@ def evaluate_mteb(
 ) -> dict[str, Any]:
     """Evaluate systems on tasks of MTEB; a task that a system has finished is not repeated.
 
-    Retrieval results are also put on the model cards of local exports.
-
     Args:
         systems: see `MtebRecipe`.
         tasks: names of tasks or benchmarks, or tasks (`mteb.AbsTask`) of your own.
         progress: show bars.
-        **settings: output_dir, and fields of `SearchSettings`.
+        **settings: output_dir, card, and fields of `SearchSettings`.
 
     Returns:
         Name of a system -> its `mteb.results.ModelResult`.
@@ -103,7 +106,7 @@ def evaluate_mteb(
         how: Any = {"cache": cache, "co2_tracker": False, "show_progress_bar": progress}
         with show_bars(progress):
             results[system.name] = mteb.evaluate(model, found, **how)
-        if system.is_export and search.is_exact:
+        if recipe.card and system.is_export and search.is_exact:
             _report_on_card(model, results[system.name], found)
     return results
 
@@ -138,6 +141,14 @@ def _report_on_card(model: "MtebSearcher", result: Any, tasks: Sequence[Any]) ->
     folder = Path(model.system.model)
     named = {task.metadata.name: task for task in tasks}
     computed = {task.task_name: task for task in result.task_results}
+    searched = {name for name, _, _ in model.n_queries}
+    retrieval = {name for name, task in named.items() if task.metadata.type == "Retrieval"}
+    if unknown := sorted(retrieval - searched):
+        logger.warning(
+            "%s is not put on the card, because an earlier call finished it: choose another "
+            "output_dir to compute it again.",
+            ", ".join(unknown),
+        )
     for (name, subset, split), n_queries in model.n_queries.items():
         [scores] = [own for own in computed[name].scores[split] if own["hf_subset"] == subset]
         data = named[name].metadata.dataset

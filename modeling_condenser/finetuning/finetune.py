@@ -1,8 +1,9 @@
 """Runs a fine-tuning recipe with the trainer and the losses of sentence-transformers."""
 
 import copy
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -25,6 +26,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import settle_pooler
+from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import EncodingContract, Pooling
 from modeling_condenser.hub.export import write_repository
@@ -37,6 +39,8 @@ from modeling_condenser.runs.training import run_training
 from .contrast import MaskedContrast
 from .data import LABEL, TrainingData, load_training_data
 from .recipe import FinetuningRecipe
+
+logger = logging.getLogger(__name__)
 
 
 def finetune(settings: Mapping[str, Any]) -> Path:
@@ -57,6 +61,7 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     """
 
     def make_trainer(recipe: FinetuningRecipe, arguments: Any) -> RetrieverTrainer:
+        recipe = keep_similarity(recipe)
         encoder = open_encoder(recipe.encoder, recipe.contract_changes)
         data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
         return RetrieverTrainer(recipe, encoder, data, arguments)
@@ -71,6 +76,17 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         # A recipe that sets save_steps wants checkpoints.
         save_strategy="steps" if "save_steps" in settings else "no",
     )
+
+
+def keep_similarity(recipe: FinetuningRecipe) -> FinetuningRecipe:
+    """Name the similarity of the encoder in a recipe that names none, if the objective has it."""
+    stated = stated_similarity(find_model_folder(recipe.encoder))
+    if recipe.similarity is None and stated in recipe.similarities:
+        recipe = replace(recipe, similarity=stated)
+    own = recipe.trained_similarity
+    was = f", and no longer by {stated}" if stated not in (None, own) else ""
+    logger.info("The retriever will compare by %s%s.", own, was)
+    return recipe
 
 
 def open_encoder(name: str, changes: Mapping[str, Any]) -> Retriever:
@@ -117,7 +133,7 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
     Raises:
         ValueError: `matryoshka_dims` are not smaller than the vectors.
     """
-    similarity, temperature = recipe.trained_similarity, recipe.temperature
+    similarity, temperature = recipe.trained_similarity, recipe.trained_temperature
     pairwise = SimilarityFunction.to_similarity_pairwise_fn(similarity)
     contrast = None
     match recipe.objective:
@@ -236,6 +252,8 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
     ):
         self.encoder = encoder
         self.facts = {"objective": recipe.objective, START: encoder.fingerprint, **data.facts}
+        if recipe.objective in ("contrastive", "kl"):
+            self.facts["temperature"] = recipe.trained_temperature
         _check_batches(recipe, data, arguments)
         arguments.batch_sampler = partial(sample_batches, recipe, arguments.seed)
         super().__init__(

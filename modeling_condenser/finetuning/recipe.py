@@ -76,9 +76,9 @@ class FinetuningRecipe:
             1 for DPR's data and for triplets, else as many as every row has.
         order: "shuffled", or "sequential" for the order of the data.
         pooling: how token vectors become one vector; the contract's by default.
-        similarity: of the objective and of the retriever: "dot" (default) or "cosine" for
-            contrastive, margin_mse and kl, "euclidean" (default) or "cosine" for triplet, "cosine"
-            for mse_cosine.
+        similarity: of the objective and of the retriever: "dot" or "cosine" for contrastive,
+            margin_mse and kl, "euclidean" or "cosine" for triplet, "cosine" for mse_cosine. By
+            default that of the encoder's contract, or else the first of these.
         query_max_length: maximum tokens of a query; the contract's by default.
         passage_max_length: maximum tokens of a passage, or of a sentence of a graded pair; the
             contract's by default.
@@ -86,7 +86,8 @@ class FinetuningRecipe:
         query_prompt: put before every query; the contract's by default.
         passage_prompt: put before every passage; the contract's by default.
         temperature: divides the similarity, and for kl also the cross-encoder's scores. 1 by
-            default, as in the losses of DPR and Condenser (for the dot product).
+            default, as in the losses of DPR and Condenser (for the dot product), but 0.05 for
+            contrastive by the cosine, as in pre-training.
         margin: of the triplet loss; 1 by default, as in Reimers & Gurevych 2019, section 3.
         score_range: lowest and highest score of graded pairs, which become 0 and 1; [0, 1] by
             default, [0, 5] for the format stsb.
@@ -120,7 +121,7 @@ class FinetuningRecipe:
     title_separator: str | None = None
     query_prompt: str | None = None
     passage_prompt: str | None = None
-    temperature: float = 1.0
+    temperature: float | None = None
     margin: float = 1.0
     score_range: list[int | float] | None = None
     mini_batch_size: int | None = None
@@ -153,10 +154,10 @@ class FinetuningRecipe:
                     f"{field.name} is for {', '.join(users)}, not for objective {objective} with "
                     f"{source}: remove it."
                 )
-        if self.trained_similarity not in _SIMILARITIES[objective]:
+        if self.trained_similarity not in self.similarities:
             raise ValueError(
                 f"similarity {self.similarity!r} is not supported for objective {objective}; "
-                f"supported: {', '.join(_SIMILARITIES[objective])}."
+                f"supported: {', '.join(self.similarities)}."
             )
         if self.matryoshka_dims is not None and self.trained_similarity != "cosine":
             raise ValueError(
@@ -174,9 +175,20 @@ class FinetuningRecipe:
         return JUDGED if self.negatives is None else MINED
 
     @property
+    def similarities(self) -> tuple[Similarity, ...]:
+        """The similarities of the objective; the first is the default."""
+        return _SIMILARITIES[self.objective]
+
+    @property
     def trained_similarity(self) -> Similarity:
-        """The similarity of the objective."""
-        return self.similarity or _SIMILARITIES[self.objective][0]
+        """The similarity of the recipe."""
+        return self.similarity or self.similarities[0]
+
+    @property
+    def trained_temperature(self) -> float:
+        """The temperature of the recipe, for contrastive and kl."""
+        is_sharp = self.objective == "contrastive" and self.trained_similarity == "cosine"
+        return self.temperature or (0.05 if is_sharp else 1.0)
 
     @property
     def contract_changes(self) -> dict[str, Any]:

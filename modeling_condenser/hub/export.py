@@ -28,8 +28,9 @@ from .provenance import (
     RESULTS_FILE,
     RUNS_FOLDER,
     Stage,
-    read_pretraining,
     read_provenance,
+    read_stages,
+    trained_similarity,
     write_provenance,
 )
 
@@ -64,7 +65,7 @@ def export_encoder(
             f"{checkpoint} is not a pre-training checkpoint, so there is nothing to export: name a"
             " run folder of `condenser pretrain`, or use a plain encoder as it is."
         )
-    stages = read_provenance(source) or read_pretraining(source.resolve().parent)
+    stages = read_stages(source)
     restore_folder(out)
     _check_same_run(out, stages)
     with quiet_loading():
@@ -77,7 +78,7 @@ def export_encoder(
         limit, encoding = tokenizer.model_max_length, dict(model.config.encoding)
         longest = min(limit, n_positions(model.encoder) or limit)
         contract = EncodingContract.of_checkpoint(model.config, longest=longest)
-        trained: Any = stages[-1].recipe.get("similarity") if stages else None
+        trained = trained_similarity(stages)
         if trained not in (None, contract.similarity):
             contract = replace(contract, similarity=trained)
             encoding.pop("normalize", None)

@@ -1,7 +1,7 @@
 """Find a model by its name, download it if needed, and read its configuration."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,15 +78,47 @@ def fetch(
 def find_model_folder(model: str | Path) -> Path:
     """The folder of a model, downloaded if it is on the Hub; a FileNotFoundError if it is nowhere.
 
-    `model` is a folder, a run (`find_weights`), "starter", or `owner/name[@revision]`.
+    `model` is a folder, a run (`find_weights`), "starter", or `owner/name[@revision]`. A ValueError
+    is raised for files that name code of others.
     """
     name = resolve_encoder_name(model)
     if Path(name).is_dir():
-        return find_weights(Path(name)) or Path(name)
-    folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS)
-    if any(folder.glob("*.safetensors")) or any(folder.glob("0_*/*.safetensors")):
-        return folder
-    return fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS)
+        folder = find_weights(Path(name)) or Path(name)
+    else:
+        folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS)
+        if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):
+            folder = fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS)
+    refuse_kernels(read_config(folder), folder)
+    refuse_modules(folder)
+    return folder
+
+
+def refuse_kernels(config: Mapping[str, Any], source: str | Path) -> None:
+    """Raise a ValueError if a config.json names an implementation on the Hub, which is code.
+
+    Of such fields, transformers 5.2 hands `_attn_implementation_internal` to the package `kernels`;
+    5.17 and 5.23 ignore that one, but hand over `_attn_implementation` (5.23: and
+    `attn_implementation`). `kernels` 0.16 then asks the Hub whether it trusts the publisher, except
+    offline.
+    """
+    for name, value in config.items():
+        if "_implementation" in name and "/" in json.dumps(value):
+            raise ValueError(
+                f"config.json of {source} has {name}: {value!r}, which is code on the Hub: remove "
+                "it if you do not need it."
+            )
+        if isinstance(value, Mapping):
+            refuse_kernels(value, source)
+
+
+def refuse_modules(folder: Path) -> None:
+    """Raise a ValueError if a model has modules that are not sentence-transformers' own."""
+    for module in read_json(folder / MODULES_FILE, []):
+        if not module["type"].startswith("sentence_transformers."):
+            raise ValueError(
+                f"{folder / MODULES_FILE} names {module['type']}, which is code of others: it is "
+                "not executed. Use sentence-transformers itself, with trust_remote_code."
+            )
 
 
 def find_weights(folder: Path) -> Path | None:

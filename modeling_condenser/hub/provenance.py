@@ -89,9 +89,17 @@ def read_pretraining(run_folder: Path) -> list[Stage]:
 def read_start(name: str) -> list[Stage]:
     """The stages of the encoder that a training starts from; none if it is not a local one."""
     encoder = STARTER_FOLDER if name == STARTER else Path(name)
-    if not name or not encoder.is_dir():
-        return []
-    return read_provenance(encoder) or read_pretraining(encoder.resolve().parent)
+    return read_stages(encoder) if name and encoder.is_dir() else []
+
+
+def read_stages(model: Path) -> list[Stage]:
+    """The stages that made a checkpoint, as recorded beside it or in its run folder."""
+    return read_provenance(model) or read_pretraining(model.resolve().parent)
+
+
+def trained_similarity(stages: Sequence[Stage]) -> Any:
+    """The similarity that the recipe of the last stage states; None if it states none."""
+    return stages[-1].recipe.get("similarity") if stages else None
 
 
 def _read_recipe(run_folder: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Publish an encoder, a retriever or a checkpoint: gather, check, open as a user would, commit."""
 
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,8 @@ from huggingface_hub.utils import validate_repo_id
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, TRAINING_STATE
 
 from .card import CARD_FILE, read_card, read_contract, write_card
-from .model_folder import CONFIG_FILE, find_weights
+from .contract import CONTRACT_FILE
+from .model_folder import CONFIG_FILE, find_weights, read_json
 from .provenance import PROVENANCE_FILE, SECRETS, read_pretraining, write_provenance
 
 # The base error of the HTTP library, which differs between versions of the client.
@@ -145,7 +147,9 @@ def check_publishable(
     reasons = find_refusals(folder, unchecked=unchecked)
     if not read_card(folder / CARD_FILE)[0].get("license"):
         reasons.append("no license is named: pass --license, such as --license apache-2.0")
-    # A model is opened only if nothing else is wrong, since opening a pickle executes code.
+    if kind == "model" and not (folder / CONTRACT_FILE).is_file():
+        reasons += _find_foreign_code(folder)
+    # A model is opened only if nothing else is wrong, since opening it executes code.
     if kind == "model" and not reasons and (error := find_opening_error(folder)):
         reasons = [f"opening it: {error}"]
     if reasons:
@@ -225,6 +229,22 @@ def find_refusals(folder: Path, *, unchecked: tuple[str, ...] = ()) -> list[str]
                 if match := re.search(pattern, line):
                     shown = match[0] if what == "a local path" else f"{match[0][:4]}…"
                     found.append(f"{path}, line {number}: {what} ({shown})")
+    return found
+
+
+def _find_foreign_code(folder: Path) -> list[str]:
+    """Code of a checkpoint that is not this package's, which opening it would execute."""
+    package = Path(__file__).parents[1]
+    found = [
+        f"{path}: not the code of this version, which opening the checkpoint would execute: open "
+        "and save it with this package"
+        for path, file in _list_files(folder).items()
+        if file.suffix == ".py"
+        and not ((own := package / path).is_file() and own.read_bytes() == file.read_bytes())
+    ]
+    for name in (CONFIG_FILE, "tokenizer_config.json"):
+        if "--" in json.dumps(read_json(folder / name, {}).get("auto_map", "")):
+            found.append(f"{name}: auto_map names the code of another repository")
     return found
 
 

@@ -78,6 +78,24 @@ def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(resolve_encoder_name(name))
 
 
+def _check_tokens(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
+    """Raise a ValueError if a tokenizer gives other tokens to ids than the encoder's own one."""
+    try:
+        own = find_tokenizer(model)
+    except (OSError, ValueError):  # the encoder has none
+        return
+    if len(own) <= len(own.all_special_tokens):  # its files are missing
+        return
+    given, ids = set(tokenizer.get_vocab().items()), set(tokenizer.get_vocab().values())
+    for token, i in own.get_vocab().items():
+        if i in ids and (token, i) not in given and not token.startswith("[unused"):
+            raise ValueError(
+                f"The encoder embeds the token {token!r} as {i}, where the tokenizer has "
+                f"{tokenizer.convert_ids_to_tokens(i)!r}: use the encoder's own tokenizer. If the "
+                "model was trained with this one, save both in one folder and start from that."
+            )
+
+
 def make_collator(
     model: CondenserForMaskedLM,
     tokenizer: PreTrainedTokenizerBase,
@@ -86,12 +104,13 @@ def make_collator(
     """Prepare a model for the objective, and make the collator of its batches."""
     objective, packed, config = arguments.objective, arguments.packed, model.config
     check_fit(tokenizer, model, arguments.max_length)
+    _check_tokens(tokenizer, model)
     if arguments.attn_implementation is not None:
         model.set_attn_implementation(arguments.attn_implementation)
     elif packed is None:
         packed = why_not_packed(model.condenser.encoder) is None
     if objective == "tsdae":
-        add_decoder(model, tokenizer)
+        add_decoder(model, tokenizer, seed=arguments.seed)
         packed = False  # the decoder takes padded batches
     only_contrast = is_contrast_only(model, objective)
     if only_contrast and (objective == "cocondenser" or arguments.bow_weight):

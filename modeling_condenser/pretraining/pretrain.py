@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, TrainerCallback
+from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 
 from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
@@ -21,7 +21,7 @@ from .arguments import (
 from .contrastive_trainer import ContrastiveTrainer
 from .data import load_documents
 from .trainer import CondenserTrainer
-from .warm_start import change_config, condenser_from_encoder, masked_lm_from_encoder
+from .warm_start import change_config, condenser_from_encoder, masked_lm_from_encoder, open_config
 
 
 def pretrain(
@@ -70,7 +70,7 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
     names = (*HEAD_SETTINGS, "pooling")
     stated = {n: value for n in names if (value := getattr(recipe, n)) is not None}
     folder = resolve_encoder_name(recipe.encoder)
-    config: Any = AutoConfig.from_pretrained(folder)
+    config = open_config(folder)
     if config.model_type != "condenser" or recipe.new_head:
         return condenser_from_encoder(recipe.encoder, config_changes=changes, **stated)
     change_config(config.encoder_config, changes)

@@ -84,11 +84,13 @@ def _choose_kept(
     return is_text & ((draws >= deletion_probability) | (draws == draws.max(axis=1, keepdims=True)))
 
 
-def add_decoder(model: CondenserForMaskedLM, tokenizer: PreTrainedTokenizerBase) -> None:
+def add_decoder(
+    model: CondenserForMaskedLM, tokenizer: PreTrainedTokenizerBase, *, seed: int = 0
+) -> None:
     """Add TSDAE's decoder, tied to the encoder, and make TSDAE's loss the model's forward pass.
 
-    The decoder starts from the encoder and a copy of the LM head; its cross-attention is drawn from
-    torch's generator. It is the model's `head`, so checkpoints hold its untied weights, which an
+    The decoder starts from the encoder and a copy of the LM head; its cross-attention is drawn by
+    the seed. It is the model's `head`, so checkpoints hold its untied weights, which an
     encoder or a masked LM that is opened from one ignores.
     """
     from sentence_transformers import SentenceTransformer
@@ -103,7 +105,8 @@ def add_decoder(model: CondenserForMaskedLM, tokenizer: PreTrainedTokenizerBase)
             f"model_type {config.model_type!r}: choose an encoder of type "
             f"{', '.join(ENCODERS_WITH_DECODER)}, or another objective."
         )
-    with TemporaryDirectory() as folder, quiet_loading():
+    with TemporaryDirectory() as folder, quiet_loading(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         # The library loads the decoder from the folder that the encoder's configuration names.
         _save_plain(model, folder)
         tokenizer.save_pretrained(folder)

@@ -13,6 +13,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -20,7 +21,7 @@ from transformers.utils import logging
 
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
 from modeling_condenser.encoder_parts import find_layers, n_positions, settle_pooler
-from modeling_condenser.hub.model_folder import quiet_loading, resolve_encoder_name
+from modeling_condenser.hub.model_folder import quiet_loading, refuse_kernels, resolve_encoder_name
 from modeling_condenser.modeling_condenser import (
     CondenserForMaskedLM,
     CondenserForPreTraining,
@@ -91,7 +92,7 @@ def _start(
     **kwargs: Any,
 ) -> Any:
     name = resolve_encoder_name(name)
-    config = AutoConfig.from_pretrained(name, **kwargs)
+    config = open_config(name, **kwargs)
     if config.model_type == CondenserConfig.model_type:
         change_config(config.encoder_config, changes or {})
         how = {name: getattr(config, name) for name in ("pooling", "encoding", "lm_head_is_new")}
@@ -130,6 +131,13 @@ def _load_parts(name_or_path: str, config: Any, **kwargs: Any) -> tuple[Any, nn.
         "An encoder saved with its masked-LM head is the better start."
     )
     return encoder, None
+
+
+def open_config(name: str, **kwargs: Any) -> Any:
+    """Open a configuration; code that it names is executed only with `trust_remote_code`."""
+    if not kwargs.get("trust_remote_code"):
+        refuse_kernels(PreTrainedConfig.get_config_dict(name, **kwargs)[0], name)
+    return AutoConfig.from_pretrained(name, **{"trust_remote_code": False, **kwargs})
 
 
 def _open(model_class: Any, name: str, config: Any, **kwargs: Any) -> tuple[Any, set[str]]:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,10 +10,12 @@ from datasets import Dataset
 from transformers import AutoModel
 
 from hub_scripts.main import main
-from modeling_condenser.analysis.analyze import analyze, write_analysis
+from modeling_condenser.analysis.analyze import analyze, measure_models, write_analysis
 from modeling_condenser.analysis.readiness import Subject
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
+from modeling_condenser.collection.load import load_passages
+from modeling_condenser.hub.export import export_encoder
 
 
 @pytest.fixture
@@ -74,6 +77,26 @@ def test_the_vector_of_an_encoder_without_a_stated_pooling_is_cls(bert_folder):
         cls = encoder(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state[:, 0]
     assert subject.encode_queries(["It rained."]) == pytest.approx(cls.numpy(), abs=1e-5)
     assert subject.condenser is None
+
+
+def test_a_checkpoint_and_its_export_have_the_same_figures(bert_run, collection, tmp_path):
+    run = Path(shutil.copytree(bert_run, tmp_path / "run"))
+    stages = json.loads((run / "model" / "provenance.json").read_text())
+    stages[-1]["recipe"]["similarity"] = "cosine"
+    (run / "model" / "provenance.json").write_text(json.dumps(stages))
+    models = [run / "model", export_encoder(run, tmp_path / "encoder")]
+    sizes = {"texts": 4, "max_length": 16, "queries": 99, "passages": 99}
+    measuring = Measuring(collection=str(collection), split="train", **sizes)
+    sample = Sample.choose(measuring, load_passages(collection))
+    entries = measure_models([(model, {"label": model.name}) for model in models], sample)
+    ours, theirs = (
+        {name: value for name, value in entry.items() if name in entries[1]} for entry in entries
+    )
+    varying = ("label", "readiness/seconds")
+    for entry in (ours, theirs):
+        assert len([entry.pop(name) for name in varying]) == 2
+    assert "readiness/zero_shot_MRR@10" in ours
+    assert ours == pytest.approx(theirs, abs=1e-6)
 
 
 def test_tables_show_each_model_with_its_difference_from_the_first(tmp_path):

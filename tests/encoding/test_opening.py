@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -51,6 +52,23 @@ def test_a_plain_encoder_needs_a_stated_pooling(bert_folder, roberta_folder, tmp
         Retriever(tmp_path, pooling="cls")
     run = shutil.copytree(bert_folder, tmp_path / "model")  # whose folder stands for its model
     assert Retriever(tmp_path, pooling="cls").folder == run
+
+
+def test_a_checkpoint_points_to_its_export_and_encodes_as_it_does(bert_run, tmp_path, texts):
+    run = Path(shutil.copytree(bert_run, tmp_path / "run"))
+    checkpoint = run / "model"
+    change_json(checkpoint / "tokenizer_config.json", model_max_length=512)  # 64 positions
+    stages = json.loads((checkpoint / "provenance.json").read_text())
+    stages[-1]["recipe"]["similarity"] = "cosine"
+    (checkpoint / "provenance.json").write_text(json.dumps(stages))
+    with pytest.raises(ValueError, match=f"checkpoint: `condenser export {checkpoint} ENCODER`"):
+        Retriever(checkpoint)
+    own = Retriever(checkpoint, pooling="cls")
+    exported = Retriever(export_encoder(run, tmp_path / "encoder"))
+    assert own.contract == exported.contract == EncodingContract(64, 64, similarity="cosine")
+    long = [" ".join(texts[:20])]
+    np.testing.assert_allclose(own.encode_passages(long), exported.encode_passages(long), atol=1e-6)
+    assert Retriever(checkpoint, pooling="cls", similarity="dot").contract.similarity == "dot"
 
 
 def test_prompts_and_lengths_are_read_from_a_sentence_transformers_model(pooled):

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset
+from huggingface_hub import ModelCard
 from scipy import stats
 from torch.nn.functional import cosine_similarity
 
@@ -26,11 +27,13 @@ from modeling_condenser.evaluation.system_results import (
     evaluate_system,
     report_on_card,
 )
+from modeling_condenser.hub import push as push_module
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.provenance import read_results
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import recall_against_exact
 from modeling_condenser.retrieval.runs import read_run, write_run
+from tests.hub.loopback_hub import contents
 from tests.hub.making import plain_vectors, write_collection
 
 
@@ -40,7 +43,7 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
     plain = {"model": str(bert_folder), "pooling": "mean", "query_prompt": prompt, "name": "plain"}
     settings = {"measures": ["MRR@10", "R@20"], "output_dir": tmp_path / "out", "depth": 30}
     systems = [retriever, plain, theirs]
-    report = evaluate(systems, collection, baseline="bm25", progress=False, **settings)
+    report = evaluate(systems, collection, baseline="bm25", card=True, progress=False, **settings)
     folder = tmp_path / "out" / "small" / "test"
     stated = json.loads((folder / "report.json").read_text())["systems"]["plain"]["settings"]
     assert stated == {"pooling": "mean", "query_prompt": prompt}
@@ -209,7 +212,7 @@ def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_
     loaded = load_collection(collection)
     monkeypatch.setattr(evaluate_module, "load_reported", lambda name, split: loaded)
     monkeypatch.chdir(tmp_path)
-    settings = {"measures": ["P@5"], "depth": 20}
+    settings = {"measures": ["P@5"], "depth": 20, "card": True}
     report = evaluate(folder, "owner/small", **settings)
     options = "owner/small --split test --measures '[\"P@5\"]' --depth 20"
     [found] = read_results(folder)
@@ -217,8 +220,26 @@ def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_
     assert found.command == f"condenser evaluate OWNER/NAME {options}"
     assert report.content["command"] == f"condenser evaluate retriever {options}"
     # With another similarity than its contract's, it is another system.
-    evaluate(f"{folder},similarity=cosine", "owner/small", **settings)
-    assert read_results(folder) == [found]
+    with pytest.raises(ValueError, match="card is true, but .* name the export's folder, without"):
+        evaluate(f"{folder},similarity=cosine", "owner/small", **settings)
+
+
+def test_a_model_is_changed_only_if_its_card_is_asked_for_and_a_push_publishes_the_figures(
+    folder, collection, tmp_path, monkeypatch, caplog
+):
+    before, settings = contents(folder), {"output_dir": tmp_path / "out"}
+    with caplog.at_level("INFO"):
+        report = evaluate(folder, collection, **settings)
+    assert contents(folder) == before
+    assert f"The card of {folder} is unchanged: --card adds the results." in caplog.messages
+    monkeypatch.setattr(push_module, "find_opening_error", lambda _: None)
+    how = {"license": "mit", "dry_run": True}
+    assert "model-index" not in push_module.push(folder, "owner/name", **how).card
+    evaluate(folder, collection, card=True, **settings)
+    pushed = push_module.push(folder, "owner/name", **how)
+    figures = {f.metric_type: f.metric_value for f in ModelCard(pushed.card).data.eval_results}
+    assert figures == {m: round(value, 4) for m, value in report.means["retriever"].items()}
+    assert "evaluation/small-test-100.trec.gz" in pushed.sizes
 
 
 def test_queries_that_are_passages_are_searched_one_passage_deeper(tmp_path):

@@ -138,7 +138,7 @@ def test_the_command_reads_a_task_from_the_hub_and_writes_results_and_card(
     sha = loopback_hub.put(folder, registered.dataset["path"], kind="datasets")
     monkeypatch.setitem(registered.dataset, "revision", sha)
     monkeypatch.chdir(tmp_path)
-    words = ["evaluate", str(retriever), "bm25", "--mteb", "NanoSciFactRetrieval"]
+    words = ["evaluate", str(retriever), "bm25", "--card", "--mteb", "NanoSciFactRetrieval"]
     assert main(words) == 0
     printed = capsys.readouterr().out
     ours = evaluate(retriever, small, output_dir=tmp_path / "ours")

@@ -20,6 +20,7 @@ from modeling_condenser.finetuning.finetune import (
     LengthCollator,
     RetrieverTrainer,
     finetune,
+    keep_similarity,
     open_encoder,
     sample_batches,
 )
@@ -105,7 +106,13 @@ def test_provenance_names_both_stages(retriever):
     assert (first.name, second.name) == ("Pre-training", "Fine-tuning")
     assert first.recipe["corpus"] == "owner/corpus"
     recipe = {"encoder": "local: encoder", "collection": "local: small", "temperature": 0.05}
-    run = {"objective": "contrastive", "seed": 3, "n_examples": 40, "steps": 24}
+    run = {
+        "objective": "contrastive",
+        "temperature": 0.05,
+        "seed": 3,
+        "n_examples": 40,
+        "steps": 24,
+    }
     assert recipe.items() <= second.recipe.items()
     assert run.items() <= second.run.items()
 
@@ -162,6 +169,29 @@ def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert
     expected = SentenceTransformer(str(folder), device="cpu").encode(["a river"])
     own = opened.model.encode(["a river"], normalize_embeddings=True)
     assert torch.allclose(torch.tensor(own), torch.tensor(expected), atol=1e-6)
+
+
+def test_the_similarity_of_an_encoder_is_kept_unless_the_recipe_names_another(
+    bert_run, bert_folder, tmp_path, caplog
+):
+    contract = EncodingContract(16, 16, similarity="cosine")
+    export = export_encoder(bert_run, tmp_path / "cosine", contract=contract)
+    normal = [modules.Pooling(32, pooling_mode="mean"), modules.Normalize()]
+    st = save_modules(tmp_path / "st", bert_folder, lambda _: normal, similarity_fn_name=None)
+    names = {"objective": "triplet", "format": "triples"}
+    caplog.set_level("INFO")
+    for encoder, changes, similarity, temperature in (
+        (export, {}, "cosine", 0.05),
+        (st, {}, "cosine", 0.05),
+        (export, {"similarity": "dot"}, "dot", 1.0),
+        (bert_folder, {}, "dot", 1.0),
+        (export, names, "cosine", 1.0),
+        (bert_folder, names, "euclidean", 1.0),
+    ):
+        recipe = FinetuningRecipe(str(encoder), data="d", **{"format": "pairs", **changes})
+        kept = keep_similarity(recipe)
+        assert (kept.trained_similarity, kept.trained_temperature) == (similarity, temperature)
+    assert "The retriever will compare by dot, and no longer by cosine." in caplog.messages
 
 
 def test_encoders_that_an_export_cannot_hold_are_refused(bert_folder, bert_run, tmp_path):

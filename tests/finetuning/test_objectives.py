@@ -83,9 +83,9 @@ def make_batch(objective: str, columns: int) -> tuple[Any, ...]:
 COSINE = {"similarity": "cosine"}
 CASES: list[tuple[str, dict[str, Any], int, Callable[..., Tensor], tuple[Any, ...]]] = [
     ("contrastive", {}, 4, contrastive, ("dot", 1.0)),
-    ("contrastive", {**COSINE, "temperature": 0.05}, 3, contrastive, ("cosine", 0.05)),
+    ("contrastive", {**COSINE, "temperature": 0.1}, 3, contrastive, ("cosine", 0.1)),
     ("contrastive", {"mini_batch_size": 2, "temperature": 2.0}, 3, contrastive, ("dot", 2.0)),
-    ("contrastive", {**COSINE, "mini_batch_size": 2}, 3, contrastive, ("cosine", 1.0)),
+    ("contrastive", {**COSINE, "mini_batch_size": 2}, 3, contrastive, ("cosine", 0.05)),
     ("mse_cosine", {}, 2, mse_cosine, ()),
     ("triplet", {"margin": 0.3}, 3, triplet, ("euclidean", 0.3)),
     ("triplet", COSINE, 3, triplet, ("cosine", 1.0)),

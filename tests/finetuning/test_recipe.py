@@ -27,6 +27,17 @@ def test_only_what_is_stated_and_the_similarity_change_the_contract():
     assert recipe(**SCORED, **stated).contract_changes == stated
 
 
+def test_a_contrast_by_the_cosine_has_the_temperature_of_pretraining():
+    cosine = {"similarity": "cosine"}
+    for settings, expected in (
+        ({**PAIRS, **cosine}, 0.05),
+        ({**PAIRS, **cosine, "temperature": 1.0}, 1.0),
+        (PAIRS, 1.0),
+        ({**SCORED, **cosine}, 1.0),
+    ):
+        assert recipe(**settings).trained_temperature == expected, settings
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -11,6 +11,7 @@ import pytest
 
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_passages
+from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.retrieval.bm25 import Bm25
@@ -58,12 +59,14 @@ def expected_lines(encoder, collection, query, k):
 def test_a_query_is_answered_with_scores_titles_and_texts(encoder, collection, search):
     expected = expected_lines(encoder, collection, QUERY, 30)
     assert search(encoder, collection, QUERY, "-k", 30) == expected
-    # The embeddings lie beside the model, and serve the next query.
-    [vectors] = encoder.parent.glob("encoder-search-small/embeddings/shard-00000.npy")
-    written = vectors.stat().st_mtime_ns
+    # The embeddings are stored where `evaluate` has them, and serve the next query.
+    folder = Path("runs/evaluation/small/embeddings/encoder/embeddings")
+    written = (folder / "shard-00000.npy").stat().st_mtime_ns
     assert search("-k", 2, encoder, collection, QUERY) == expected[:4]
-    assert vectors.stat().st_mtime_ns == written
-    assert list(Path().iterdir()) == []
+    assert (folder / "shard-00000.npy").stat().st_mtime_ns == written
+    evaluate(encoder, collection)
+    assert (folder / "shard-00000.npy").stat().st_mtime_ns == written
+    assert {file.name for file in encoder.parent.iterdir()} == {"work", "encoder"}
 
 
 @pytest.mark.slow
@@ -90,11 +93,12 @@ def test_given_embeddings_and_an_index_answer_too(encoder, collection, tmp_path,
     words = (collection, QUERY, "-k", 3, "--embeddings", tmp_path / "vectors")
     expected = expected_lines(encoder, collection, QUERY, 3)
     assert search(encoder, *words) == expected
-    assert not (tmp_path / "encoder-search-small").exists()
+    assert not Path("runs").exists()
     assert str(tmp_path / "vectors") in search(f"{encoder},pooling=mean", *words)  # not its own
     words = ("--index", "IVF4,Flat", "--search_parameters", "nprobe=4")
+    words = (*words, "--output_dir", "out")
     assert search(encoder, collection, QUERY, "-k", 3, *words) == expected
-    assert (tmp_path / "encoder-search-small" / "index-IVF4_Flat" / "index.faiss").is_file()
+    assert Path("out/small/embeddings/encoder/index-IVF4_Flat/index.faiss").is_file()
 
 
 def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeypatch, search):
@@ -106,7 +110,7 @@ def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeyp
     assert [line.split()[1:3] for line in lines[::2]] == [
         [passage_id, f"({score:.4g})"] for passage_id, score in run.items()
     ]
-    assert Path("runs/bm25-thesis-search-small/bm25/bm25.json").is_file()
+    assert Path("runs/evaluation/small/embeddings/bm25-thesis/bm25/bm25.json").is_file()
     assert search("bm25", collection, query, "-k", "-1") == (
         "error: k is -1, expected at least 1.\n"
     )

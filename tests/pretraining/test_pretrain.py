@@ -1,6 +1,7 @@
 """The pre-training stage: what it writes, how it continues and resumes, and what it refuses."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,20 @@ def test_every_ablation_is_condenser_on_own_text_with_one_thing_changed():
     assert shipped == ablations.keys()
     for name, change in ablations.items():
         assert read_recipe(f"pretrain/ablation-{name}") == {**base, **change}, name
+
+
+def test_a_tokenizer_with_other_tokens_of_the_same_number_is_refused(settings, tmp_path):
+    folder = Path(shutil.copytree(settings["encoder"], tmp_path / "other"))
+    content = json.loads((folder / "tokenizer.json").read_text())
+    tokens = content["model"]["vocab"]
+    first, second = sorted(tokens, key=tokens.__getitem__)[50:52]
+    tokens[first], tokens[second] = tokens[second], tokens[first]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    expected = f"{re.escape(repr(first))} as .* has {re.escape(repr(second))}: use the encoder's"
+    with pytest.raises(ValueError, match=expected):
+        pretrain({**settings, "tokenizer": str(folder)})
+    assert not (tmp_path / "run").exists()
+    pretrain({**settings, "tokenizer": settings["encoder"], "max_steps": 1})
 
 
 CASES: dict[str, dict[str, Any]] = {

@@ -17,6 +17,7 @@ from modeling_condenser import (
 from modeling_condenser.hub.model_folder import quiet_loading
 from modeling_condenser.pretraining.counter_random import random_keys
 from modeling_condenser.pretraining.data import with_keys
+from modeling_condenser.pretraining.examples import make_collator
 from modeling_condenser.pretraining.tsdae import (
     ENCODERS_WITH_DECODER,
     DenoisingCollator,
@@ -140,6 +141,21 @@ def test_loss_and_gradients_are_those_of_plain_transformers_classes(
     parts = [{name: part[rows] for name, part in batch.items()} for rows in ([0], [1, 2, 3, 4, 5])]
     added = sum(model(**part, num_items_in_batch=n_items)["loss"].item() for part in parts)
     assert added == pytest.approx(loss.item(), abs=1e-12)
+
+
+def test_the_seed_fixes_the_decoder_and_no_other_random_number(texts, tmp_path, bert_folder):
+    def decoder_of(seed: int) -> torch.Tensor:
+        torch.rand(seed + 3)  # whatever was drawn before
+        settings = {**SETTINGS, "objective": "tsdae", "seed": seed}
+        model, before = masked_lm_from_encoder(str(bert_folder)), torch.get_rng_state()
+        make_collator(model, tokenizer, CondenserTrainingArguments(str(tmp_path), **settings))
+        assert torch.equal(torch.get_rng_state(), before)
+        drawn = [p for n, p in model.head.named_parameters() if "crossattention" in n]
+        return torch.cat([parameter.flatten() for parameter in drawn])
+
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    first = decoder_of(1)
+    assert torch.equal(decoder_of(1), first) and not torch.equal(decoder_of(2), first)
 
 
 def test_an_evaluation_after_the_training_is_refused(texts, tmp_path, bert_folder):

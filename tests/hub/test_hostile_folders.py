@@ -1,0 +1,197 @@
+"""Folders of models whose files name code: none of it runs, whatever opens the folder.
+
+If code of a folder runs, it writes a marker file. The folders are opened in a new process, in which
+nobody answers a question.
+"""
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.hub.push import check_publishable
+from modeling_condenser.pretraining.warm_start import condenser_from_encoder
+from tests.encoding.making import change_json
+
+ROOT = Path(__file__).parents[2]
+# Every opener of the package, and the stand-alone script.
+OPEN = """
+import json, os, sys
+os.chdir(sys.argv[1])
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+from modeling_condenser import CondenserForPreTraining, Retriever, condenser_from_encoder
+from modeling_condenser.analysis.readiness import Subject
+from modeling_condenser.hub import evaluate_retrieval
+from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.retrieval.systems import parse_system
+
+openers = {
+    "retriever": lambda f: Retriever(f).encode_queries(["a"]),
+    "plain encoder": lambda f: Retriever(f, pooling="cls").encode_queries(["a"]),
+    "system": lambda f: parse_system(str(f)).open(device="cpu"),  # of evaluate, search and space
+    "start": lambda f: condenser_from_encoder(str(f)),
+    "checkpoint": lambda f: CondenserForPreTraining.from_pretrained(f),
+    "export": lambda f: export_encoder(f, f"{f}-out"),
+    "subject": lambda f: Subject.open(f, max_length=8),
+    "script": lambda f: evaluate_retrieval.open_encoder(f)[0].encode_query(["a"]),
+}
+chosen = {
+    "export": ("retriever", "plain encoder", "subject", "script"),
+    "st": ("retriever", "system", "start"),
+    "run": ("plain encoder", "start", "checkpoint", "export", "subject"),
+}
+found = {}
+for folder in sorted(Path().iterdir()):
+    outcomes = found[folder.name] = {}
+    for name in chosen[folder.name.split("-")[0]]:
+        try:
+            openers[name](folder)
+            outcomes[name] = "opened"
+        except Exception as error:
+            outcomes[name] = f"{type(error).__name__}: {error}"
+Path("outcomes.json").write_text(json.dumps(found))
+"""
+CODE = "from pathlib import Path\nPath({marker!r}).touch()\nclass Evil:\n    pass\n"
+
+
+class Payload:
+    """Its pickle writes the marker when it is read as a pickle."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.marker,)
+
+
+def name_remote_code(folder: Path, marker: Path) -> None:
+    names = dict.fromkeys(("AutoConfig", "AutoModel", "AutoModelForMaskedLM"), "evil.Evil")
+    change_json(folder / "config.json", auto_map=names, model_type="evil")
+    tokenizer = {"auto_map": {"AutoTokenizer": ["evil.Evil", None]}, "tokenizer_class": "Evil"}
+    change_json(folder / "tokenizer_config.json", **tokenizer)
+
+
+def name_modules(folder: Path, marker: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["type"] = "evil.Evil"
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def pickle_weights(folder: Path, marker: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(marker)))
+
+
+def name_kernels(folder: Path, marker: Path) -> None:
+    names = ("_attn_implementation_internal", "_attn_implementation", "attn_implementation")
+    change_json(folder / "config.json", **dict.fromkeys(names, "evil/kernel"))
+
+
+def write_template(folder: Path, marker: Path) -> None:
+    call = f"{{{{ cycler.__init__.__globals__.os.system('touch {marker}') }}}}"
+    change_json(folder / "tokenizer_config.json", chat_template=call)
+    (folder / "chat_template.jinja").write_text(call)
+    message = {"message": {"method": "forward", "method_output_name": "last_hidden_state"}}
+    config = {"modality_config": message, "module_output_name": "token_embeddings"}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(config))
+
+
+def name_adapter(folder: Path, marker: Path) -> None:
+    mapping = {"parent_library": "evil", "base_model_class": "Evil"}
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": str(folder), "auto_mapping": mapping}
+    (folder / "adapter_config.json").write_text(json.dumps(adapter))
+    (folder / "adapter_model.bin").write_bytes(pickle.dumps(Payload(marker)))
+
+
+def name_activation(folder: Path, marker: Path) -> None:
+    dense = {"in_features": 32, "out_features": 8, "activation_function": "evil.Evil"}
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(dense))
+    (folder / "2_Dense" / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(marker)))
+    modules = json.loads((folder / "modules.json").read_text())
+    kind = "sentence_transformers.base.modules.dense.Dense"
+    modules.append({"idx": 2, "name": "2", "path": "2_Dense", "type": kind})
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+# What the retriever says of a folder that sentence-transformers wrote.
+HOSTILE: dict[Callable[[Path, Path], None], str] = {
+    name_remote_code: "trust_remote_code",
+    name_modules: "evil.Evil, which is code of others",
+    pickle_weights: "The weights of",
+    name_kernels: "which is code on the Hub",
+    write_template: "expected a Transformer for text only",
+    name_adapter: "",  # whether peft is installed decides
+    name_activation: "The weights of",
+}
+
+
+def make_folder(source: Path, folder: Path) -> Path:
+    """A copy of a model with a file of code; returns the marker that the code writes."""
+    marker = folder.parent.parent / f"MARKER-{folder.name}"
+    shutil.copytree(source, folder)
+    (folder / "evil.py").write_text(CODE.format(marker=str(marker)))
+    return marker
+
+
+@pytest.mark.slow
+def test_no_code_of_a_folder_is_executed(exported, bert_run, tmp_path):
+    folders = tmp_path / "folders"
+    for spoil in HOSTILE:
+        for kind, source in (("export", exported), ("st", exported), ("run", bert_run / "model")):
+            folder = folders / f"{kind}-{spoil.__name__}"
+            marker = make_folder(source, folder)
+            if kind == "st":
+                (folder / "encoding_contract.json").unlink()
+            spoil(folder, marker)
+    make_folder(exported, folders / "export-harmless")
+    process = subprocess.run(
+        [sys.executable, "-c", OPEN, str(folders), str(ROOT)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert list(tmp_path.glob("MARKER*")) == []
+    outcomes = json.loads((folders / "outcomes.json").read_text())
+    assert outcomes["export-harmless"]["script"] == "opened"
+    for spoil, message in HOSTILE.items():
+        assert message in outcomes[f"st-{spoil.__name__}"]["retriever"]
+
+
+def test_a_folder_that_names_code_of_others_is_refused(exported, tmp_path):
+    for spoil in (name_kernels, name_modules):
+        folder = tmp_path / "folders" / spoil.__name__
+        spoil(folder, make_folder(exported, folder))
+        with pytest.raises(ValueError, match=HOSTILE[spoil]):
+            Retriever(folder)
+    with pytest.raises(ValueError, match="_attn_implementation_internal: 'evil/kernel', which is"):
+        condenser_from_encoder(str(tmp_path / "folders" / "name_kernels"))
+
+
+def test_a_checkpoint_with_other_code_is_not_opened_by_a_push(bert_run, tmp_path):
+    folder = tmp_path / "folders" / "run"
+    marker = make_folder(bert_run / "model", folder)
+    change_json(folder / "config.json", auto_map={"AutoModel": "evil/repository--evil.Evil"})
+    (folder / "losses.py").write_text((folder / "evil.py").read_text())
+    with pytest.raises(ValueError, match="(?s)evil.py: not the code of .*losses.py: not.*auto_map"):
+        check_publishable(folder)
+    assert not marker.exists()
+
+
+def test_the_code_of_these_folders_would_write_the_marker(tmp_path):
+    marker = tmp_path / "MARKER"
+    for run in (
+        lambda: pickle.loads(pickle.dumps(Payload(marker))),
+        lambda: exec(CODE.format(marker=str(marker))),
+    ):
+        run()
+        marker.unlink()
