@@ -276,7 +276,7 @@ def test_queries_of_another_split_are_reported_and_choose_no_fusion(retriever, t
     folder = write_collection(tmp_path / "small", passages, queries, **splits)
     systems = [str(retriever), f"hybrid:{retriever}"]
     caplog.set_level("INFO")
-    report = evaluate(systems, folder, output_dir=tmp_path / "out")
+    report = evaluate(systems, folder, output_dir=tmp_path / "out", card=True)
     assert report.content["shared_queries"] == {"dev": 2, "train": 1}
     assert "2 of the 2 queries of test are also in dev" in caplog.text
     for text in (report.file.read_text(), (retriever / "README.md").read_text()):

@@ -152,7 +152,8 @@ def test_copies_of_a_positive_other_positives_and_the_query_are_no_negatives(set
     for column in ids:
         columns = {"input_ids": [[i, 0, 0] for i in column], "attention_mask": [[1, 0, 0]] * 5}
         batch.append({name: torch.tensor(rows) for name, rows in columns.items()})
-    recipe = FinetuningRecipe("e", data="d", format="negatives", **COSINE, **settings)
+    how = {"format": "negatives", "temperature": 1.0, **COSINE, **settings}
+    recipe = FinetuningRecipe("e", data="d", **how)
     loss = make_loss(recipe, model)(batch, None)
     loss.backward()
     expected = torch.zeros((), dtype=torch.float64)
