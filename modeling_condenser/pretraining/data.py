@@ -1,9 +1,10 @@
 """Read documents, cut them into blocks, and make examples of blocks.
 
 Documents are the rows of Hub data sets or local files. A block is several whole sentences of one
-document. As in the reference, sentences are added until the next one would not fit, one block in
-ten has a random shorter length, and a longer sentence stays whole (the collator cuts it). But a
-document is tokenized in one piece, so that byte-level vocabularies see the blank before a sentence.
+document. As in the reference, sentences are added until the next one would not fit, and one block
+in ten has a random shorter length. But a sentence that is longer than a block is cut into parts
+that are sentences of their own, so that all of a document is read, and a document is tokenized in
+one piece, so that byte-level vocabularies see the blank before a sentence.
 
 For a contrast, a text gives two examples. coCondenser (Gao & Callan 2021, arXiv 2108.05540) draws
 two random spans of each document. The Inverse Cloze Task (Lee, Chang & Toutanova 2019, "Latent
@@ -17,8 +18,8 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cache
-from itertools import chain, count, islice, pairwise
+from itertools import chain, count, groupby, islice, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,31 +39,28 @@ from datasets import (
 from datasets.config import DATASET_STATE_JSON_FILENAME
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
-from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.collection.beir import CORPUS_FILE
+from modeling_condenser.collection.chunks import CHUNK_CHARACTERS, in_chunks, rows_a_read
 from modeling_condenser.collection.load import resolve_collection_name
 from modeling_condenser.collection.text_files import find_file
 from modeling_condenser.runs.recipe import fill
 
 from .collator import text_room
 from .counter_random import EpochKeys, random_keys, uniforms
+from .sentences import sentence_starts
+from .survey import warn_of_unknown
 
 _FILE = re.compile(r"\.(txt|jsonl?|csv|parquet)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE)
 _BUILDERS = {kind: kind for kind in ("json", "csv", "parquet")} | {"txt": "text", "jsonl": "json"}
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
 
-_CHUNK = 256  # documents that are tokenized together
+_CHUNK = 256  # documents that are tokenized together, if they are short
 _FINGERPRINTED = 4096  # blocks in a step of the fingerprint, which depends on it
-_VERSION = 1  # to increase when the same documents give other blocks
-_ABBREVIATIONS = frozenset(
-    "a.m al approx apr aug bros ca cf cm co corp dec dept dr e.g ed eds eq eqs etc feb fig figs "
-    "gen i.e inc jan jr km lt ltd mar mm mr mrs ms mt no nos nov nr oct op p.m pp prof ref rev sec "
-    "sen sept sr st u.k u.n u.s univ viz vol vols vs".split()
-)
+_VERSION = 2  # to increase when the same documents give other blocks
 
 
 @dataclass(frozen=True)
@@ -194,24 +192,6 @@ def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
         raise ValueError(f"{source.path} cannot be read: {error.__cause__ or error}") from error
 
 
-@cache
-def _splitter() -> PunktSentenceTokenizer:
-    """Punkt (Kiss & Strunk 2006) with common abbreviations instead of NLTK's downloaded model."""
-    parameters = PunktParameters()
-    parameters.abbrev_types = set(_ABBREVIATIONS)
-    return PunktSentenceTokenizer(parameters)
-
-
-def sentence_starts(text: str) -> list[int]:
-    """Character offsets at which the sentences of a text begin; empty for a blank text.
-
-    Example:
-        >>> sentence_starts("Dr. Smith left. It rained.")
-        [0, 16]
-    """
-    return [start for start, _ in _splitter().span_tokenize(text)]
-
-
 @dataclass
 class BlockBuilder:
     """Cuts documents into blocks; the result depends on the seed and the documents only.
@@ -219,9 +199,10 @@ class BlockBuilder:
     Blocks have at most `max_length` tokens with the special ones, which the collator adds. A share
     of `short_block_probability` has a random length below that.
 
-    For pairs, the other kinds make texts of two parts or more, and omit shorter ones: "sentences",
-    a document, whose parts are its blocks; "windows", a document, whose parts are as few windows of
-    equal length as fit; "passages", a block, whose parts are its sentences.
+    For pairs, the other kinds make texts of parts: "sentences", a document, whose parts are its
+    blocks; "windows", a document, whose parts are as few windows of equal length as fit;
+    "passages", a block of two sentences or more, even if these are longer than `max_length`, whose
+    parts are its sentences. Short documents give texts of one part.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -233,18 +214,18 @@ class BlockBuilder:
 
     def __post_init__(self) -> None:
         self.room = text_room(self.tokenizer, self.max_length)
+        self.n_least = 2 if self.kind == "passages" else 1  # sentences of a block
         self.features = Features({"input_ids": List(Value("int32"))})  # without special tokens
         if self.kind != "blocks":  # where the parts begin, and the document's place in the corpus
             self.features |= {"starts": List(Value("int32")), "document": Value("int64")}
 
     def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
         """The blocks or texts of documents as columns; `numbers` are their places in the corpus."""
-        n_least = 1 if self.kind == "blocks" else 2
         found = [
             (ids, starts, number)
             for number, document in zip(numbers, self._tokenize(texts), strict=True)
+            if len(document[0])
             for ids, starts in self._split(*document, number)
-            if len(starts) >= n_least
         ]
         return {name: [row[i] for row in found] for i, name in enumerate(self.features)}
 
@@ -254,12 +235,43 @@ class BlockBuilder:
 
     def _tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each document, int32, and where its sentences begin among them."""
-        present = [text or "" for text in texts]
+        parts = [(i, part) for i, text in enumerate(texts) for part in _cut_text(text or "")]
+        chunks = in_chunks(parts, most=_CHUNK, text=itemgetter(1))
+        tokenized = chain.from_iterable(map(self._tokenize_parts, chunks))
+        for _, document in groupby(tokenized, key=itemgetter(0)):
+            _, ids, starts = zip(*document, strict=True)
+            offsets = np.cumsum([0, *map(len, ids[:-1])])
+            yield np.concatenate(ids), np.concatenate(list(map(np.add, starts, offsets)))
+
+    def _tokenize_parts(
+        self, parts: list[tuple[int, str]]
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """The same for parts of documents, each with the place of its document."""
         options: dict[str, Any] = {"add_special_tokens": False, "return_offsets_mapping": True}
-        encoded = self.tokenizer(present, verbose=False, **options)
-        columns = (present, encoded["input_ids"], encoded["offset_mapping"])
-        for text, ids, offsets in zip(*columns, strict=True):
-            yield np.array(ids, dtype=np.int32), _first_tokens(text, offsets)
+        encoded = self.tokenizer([text for _, text in parts], verbose=False, **options)
+        columns = (parts, encoded["input_ids"], encoded["offset_mapping"])
+        for (number, text), ids, offsets in zip(*columns, strict=True):
+            spans = np.array(offsets, dtype=np.int64).reshape(-1, 2)
+            sentences = self._cut_sentences(text, spans, _first_tokens(text, spans).tolist())
+            yield number, np.array(ids, dtype=np.int32), np.array([*sentences], dtype=np.int64)
+
+    def _cut_sentences(self, text: str, spans: np.ndarray, sentences: list[int]) -> Iterator[int]:
+        """Where sentences begin, and where those that are longer than a block are cut.
+
+        Their parts are about equally long, and begin with a word where the script shows words.
+        """
+        most = max(self.room // self.n_least, 1)  # so that as many parts as needed fit a block
+        for start, end in pairwise([*sentences, len(spans)]):
+            yield start
+            is_long = end - start > self.room
+            while is_long and end - start > most:
+                n_parts = -(-(end - start) // most)
+                last = start - (start - end) // n_parts
+                words = (
+                    i for i in range(last, (start + last) // 2, -1) if _is_word(text, spans[i])
+                )
+                start = next(words, last)
+                yield start
 
     def _split(
         self, ids: np.ndarray, sentences: np.ndarray, number: int
@@ -282,13 +294,17 @@ class BlockBuilder:
         draws = uniforms(random_keys(self.seed, number), 2 * (len(sentences) + 1))[0]
         is_short = draws[::2] < self.short_block_probability
         targets = np.where(is_short, 1 + (draws[1::2] * self.room).astype(np.int64), self.room)
-        cuts: list[int] = []
-        first = 0  # token of the block
-        for start, end in pairwise([*sentences, n_tokens]):
-            if start > first and end - first > targets[len(cuts)]:
-                cuts.append(start)
-                first = start
-        return cuts
+        cuts = [0]  # places among the sentences
+        for place, end in enumerate([*sentences[1:], n_tokens]):
+            is_full = end - sentences[cuts[-1]] > targets[len(cuts) - 1]
+            if is_full and place - cuts[-1] >= self.n_least:
+                cuts.append(place)
+        if len(sentences) - cuts[-1] < self.n_least and len(cuts) > 1:
+            # The last sentence takes one of the block before it, or is added to that block.
+            last = cuts.pop()
+            if last - cuts[-1] > self.n_least:
+                cuts.append(last - 1)
+        return [sentences[place] for place in cuts[1:]]
 
     @property
     def fingerprint(self) -> str:
@@ -297,13 +313,29 @@ class BlockBuilder:
         return Hasher.hash((self.tokenizer.backend_tokenizer.to_str(), settings))
 
 
-def _first_tokens(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
+def _cut_text(text: str) -> Iterator[str]:
+    """Parts of a text that is too long to be tokenized at once, cut at blanks if it has any."""
+    start = 0
+    while len(text) - start > CHUNK_CHARACTERS:
+        end = start + CHUNK_CHARACTERS
+        end = text.rfind(" ", start, end) + 1 or end
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _first_tokens(text: str, spans: np.ndarray) -> np.ndarray:
     """The first token of each sentence that has any; (S,) int64."""
-    spans = np.array(offsets, dtype=np.int64).reshape(-1, 2)
     # The end of a token decides, because it may begin at the blank before its word.
     token_ends = np.maximum(spans[:, 1] - 1, spans[:, 0])
     sentence = np.searchsorted(sentence_starts(text), token_ends, side="right")
     return np.flatnonzero(np.diff(np.maximum.accumulate(sentence), prepend=-1))
+
+
+def _is_word(text: str, span: np.ndarray) -> bool:
+    """Whether a token begins after a blank, or with one."""
+    start = int(span[0])
+    return any(map(str.isspace, text[max(start - 1, 0) : start + 1]))
 
 
 def build_blocks(
@@ -314,7 +346,7 @@ def build_blocks(
         builder.rows,
         input_columns="text",
         batched=True,
-        batch_size=_CHUNK,
+        batch_size=rows_a_read(documents, most=_CHUNK),
         with_indices=True,
         remove_columns=documents.column_names,
         features=builder.features,
@@ -323,15 +355,9 @@ def build_blocks(
         desc="Cutting documents",
     )
     if len(blocks) == 0:
-        problem = "has any text: the corpus is empty."
-        if builder.kind != "blocks":
-            problem = (
-                "can be cut in two to make a pair: use pretrain/own-text-condenser, or give whole "
-                "documents (join_rows)"
-            )
-            is_ict = builder.kind == "passages"
-            problem += "." if is_ict else ", or shorter spans (span_length; spans: windows)."
-        raise ValueError(f"None of the {len(documents)} documents {problem}")
+        raise ValueError(
+            f"None of the {len(documents)} documents has any text: the corpus is empty."
+        )
     return blocks
 
 
@@ -436,12 +462,16 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
     def read_epoch(self, epoch: int) -> Iterator[dict[str, Any]]:
         """All blocks once: a random one of the buffer for each one that is read."""
         rng = np.random.default_rng([self.seed, epoch])
-        buffer: list[dict[str, Any]] = []
-        for number, ids in enumerate(self._build()):
-            [block] = with_keys([ids], random_keys(self.seed, epoch, number))
-            if len(buffer) < self.buffer_size:
-                buffer.append(block)
-                continue
+        keyed = (
+            with_keys([ids], random_keys(self.seed, epoch, number))[0]
+            for number, ids in enumerate(self._build())
+        )
+        buffer = list(islice(keyed, self.buffer_size))
+        if epoch == 0:
+            tokens = np.concatenate([block["input_ids"] for block in buffer] or [[]])
+            n_unknown = (tokens == self.builder.tokenizer.unk_token_id).sum()
+            warn_of_unknown(self.builder.tokenizer, n_unknown, len(tokens))
+        for block in keyed:
             place = int(rng.integers(self.buffer_size))
             buffer[place], block = block, buffer[place]
             yield block
@@ -454,7 +484,7 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
         chunks: DataLoader = DataLoader(
             self.builder,  # type: ignore[arg-type]
             batch_size=None,
-            sampler=iter(lambda: list(islice(numbered, _CHUNK)), []),  # type: ignore[arg-type]
+            sampler=in_chunks(numbered, most=_CHUNK, text=itemgetter(0)),  # type: ignore[arg-type]
             num_workers=self.num_proc,
             collate_fn=list,
             generator=torch.Generator(),  # so that the global one is not used
