@@ -5,7 +5,7 @@ number of tokens, padded in float32 and packed in bfloat16, while the next windo
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,8 @@ import torch
 from datasets import Dataset
 from torch.nn import functional as F
 
+from modeling_condenser.collection.chunks import rows_a_read
+from modeling_condenser.pretraining.survey import warn_of_unknown
 from modeling_condenser.runs.progress import bar
 
 from .batches import Tokens, make_batches, tokenize_texts, use_packing
@@ -87,6 +89,7 @@ class Retriever:
         if self.token_budget < 1:
             raise ValueError(f"token_budget is {token_budget}, expected at least 1.")
         # Float32 is padded, as in the evaluation script of an export.
+        self._has_warned = False
         self._is_packed = dtype != "float32" and use_packing(self.model)
 
     @cached_property
@@ -202,6 +205,7 @@ class Retriever:
             for first in range(0, len(texts), WINDOW):
                 tokens = coming.result()
                 coming = reader.submit(tokenize, first + WINDOW)
+                self._check_unknown(tokens)
                 found = vectors[first : first + WINDOW]
                 self._encode_window(tokens, extra, found)
                 check_vectors(found, len(found), first=first)
@@ -226,6 +230,15 @@ class Retriever:
             found = F.normalize(found, dim=1)
         vectors[np.concatenate(order)] = found.cpu().numpy()
 
+    def _check_unknown(self, tokens: Tokens) -> None:
+        """Warn once if the tokenizer knows too little of the text."""
+        if not self._has_warned:
+            tokenizer = self.model.tokenizer
+            n_special = tokenizer.num_special_tokens_to_add() * len(tokens["input_ids"])
+            ids = np.concatenate(tokens["input_ids"])
+            n_unknown = int((ids == tokenizer.unk_token_id).sum())
+            self._has_warned = warn_of_unknown(tokenizer, n_unknown, len(ids) - n_special)
+
     def _move(self, column: Any) -> Any:
         """Copy a column to the device without waiting, so that the next batch can be prepared."""
         if not isinstance(column, torch.Tensor):
@@ -236,15 +249,20 @@ class Retriever:
 
 def _read_window(
     texts: Dataset | Sequence[str], first: int, write: Callable[[str, str], str]
-) -> list[str]:
+) -> Iterator[str]:
     """Read the rows of the window that begins with row `first`, as they are encoded."""
-    rows: Any = texts[first : first + WINDOW]
-    if isinstance(texts, Dataset):
-        own = rows["text"]
-        titles = rows.get("title", [""] * len(own))
-    else:
-        titles, own = [""] * len(rows), rows
-    for row, text in enumerate(own, start=first):
-        if not isinstance(text, str):
-            raise ValueError(f"Row {row} is {text!r}, expected a text: use an empty one for none.")
-    return list(map(write, titles, own))
+    size = rows_a_read(texts, most=WINDOW) if isinstance(texts, Dataset) else WINDOW
+    last = min(first + WINDOW, len(texts))
+    for start in range(first, last, size):
+        rows: Any = texts[start : min(start + size, last)]
+        if isinstance(texts, Dataset):
+            own = rows["text"]
+            titles = rows.get("title", [""] * len(own))
+        else:
+            titles, own = [""] * len(rows), rows
+        for row, (title, text) in enumerate(zip(titles, own, strict=True), start=start):
+            if not isinstance(text, str):
+                raise ValueError(
+                    f"Row {row} is {text!r}, expected a text: use an empty one for none."
+                )
+            yield write(title, text)

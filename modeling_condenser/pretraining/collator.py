@@ -78,9 +78,9 @@ class CondenserDataCollator:
         """Make a batch.
 
         Args:
-            examples: each with `input_ids`, token ids without padding, with or without special
-                tokens around them, and perhaps `mask_key`, an integer that decides its masks.
-                Without one, torch's generator draws it.
+            examples: each with `input_ids`, token ids with or without special tokens around them;
+                `attention_mask`, if they are padded; and perhaps `mask_key`, an integer that
+                decides its masks. Without one, torch's generator draws it.
 
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T a multiple of 8 where
@@ -133,19 +133,14 @@ class CondenserDataCollator:
                 "The examples have no input_ids: tokenize their text, or give it to a "
                 "CondenserTrainer."
             )
-        blocks = [self._without_frame(np.asarray(example["input_ids"])) for example in examples]
+        frame = (self._prefix, self._suffix)
+        blocks = [read_text(example, frame, self.pad_token_id) for example in examples]
         rooms = np.resize(self._rooms, len(blocks))
         excess = np.maximum(np.array([len(block) for block in blocks]) - rooms, 0)
         where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
         starts = (where * (excess + 1)).astype(np.int64)
         cuts = zip(blocks, starts, rooms, strict=True)
         return [block[i : i + room] for block, i, room in cuts], keys
-
-    def _without_frame(self, block: np.ndarray) -> np.ndarray:
-        start, end = len(self._prefix), len(block) - len(self._suffix)
-        frame = (block[:start], block[end:])
-        is_framed = all(map(np.array_equal, frame, (self._prefix, self._suffix)))
-        return block[start:end] if is_framed else block
 
     def frame(
         self, blocks: list[np.ndarray], *, prompted: bool = True
@@ -182,6 +177,31 @@ def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.nd
             f"at position 0 and needs the CLS token ({cls_id}) there."
         )
     return prefix, suffix
+
+
+def read_text(
+    example: Mapping[str, Any], frame: tuple[np.ndarray, np.ndarray], pad_token_id: int
+) -> np.ndarray:
+    """The token ids of an example, without padding and the special tokens around its text.
+
+    Raises:
+        ValueError: there is padding, but no `attention_mask`.
+    """
+    ids = np.asarray(example["input_ids"])
+    mask = example.get("attention_mask")
+    if mask is not None:
+        ids = ids[np.asarray(mask, dtype=bool)]
+    prefix, suffix = frame
+    start, end = len(prefix), len(ids) - len(suffix)
+    if all(map(np.array_equal, (ids[:start], ids[end:]), frame)):
+        ids = ids[start:end]
+    # A block that was made of text has a `mask_key`; its text may name the token.
+    if mask is None and "mask_key" not in example and pad_token_id in (*ids[:1], *ids[-1:]):
+        raise ValueError(
+            f"input_ids begin or end with the padding token ({pad_token_id}), and there is no "
+            "attention_mask: keep this column of the tokenizer, or tokenize without padding."
+        )
+    return ids
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> np.ndarray:

@@ -1,9 +1,9 @@
-"""Read documents, cut them into blocks, and make examples of blocks.
+"""Cut documents into blocks, and make examples of blocks.
 
-Documents are the rows of Hub data sets or local files. A block is several whole sentences of one
-document. As in the reference, sentences are added until the next one would not fit, one block in
-ten has a random shorter length, and a longer sentence stays whole (the collator cuts it). But a
-document is tokenized in one piece, so that byte-level vocabularies see the blank before a sentence.
+A block is several whole sentences of one document. As in the reference, sentences are added until the next one would not fit, and one block
+in ten has a random shorter length. But a sentence that is longer than a block is cut into parts
+that are sentences of their own, so that all of a document is read, and a document is tokenized in
+one piece, so that byte-level vocabularies see the blank before a sentence.
 
 For a contrast, a text gives two examples. coCondenser (Gao & Callan 2021, arXiv 2108.05540) draws
 two random spans of each document. The Inverse Cloze Task (Lee, Chang & Toutanova 2019, "Latent
@@ -14,261 +14,35 @@ paper, one encoder serves query and context, and contexts have no titles.
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cache, partial
-from itertools import chain, count, islice, pairwise, repeat
-from pathlib import Path
+from itertools import chain, count, groupby, islice, pairwise
+from operator import itemgetter
 from typing import Any, Literal
 
-import datasets
 import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import (
     Dataset,
     Features,
-    IterableDataset,
     List,
     Value,
-    load_dataset,
-    load_from_disk,
 )
-from datasets.config import DATASET_STATE_JSON_FILENAME
-from datasets.exceptions import DatasetsError
 from datasets.fingerprint import Hasher
-from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.collection.beir import CORPUS_FILE
-from modeling_condenser.collection.load import resolve_collection_name
-from modeling_condenser.collection.passages import file_states, store_rows
-from modeling_condenser.collection.text_files import find_file, match_paths, read_rows
-from modeling_condenser.runs.recipe import fill
+from modeling_condenser.collection.chunks import CHUNK_CHARACTERS, in_chunks, rows_a_read
 
 from .collator import text_room
 from .counter_random import EpochKeys, random_keys, uniforms
+from .sentences import sentence_starts
+from .survey import warn_of_unknown
 
-_FILE = re.compile(r"\.(txt|jsonl?|csv|parquet)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE)
-_HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
-_FEATURES = Features({"text": Value("string")})
-
-_STORED = 256  # documents that are stored together
-_CHUNK = 256  # documents that are tokenized together
+_CHUNK = 256  # documents that are tokenized together, if they are short
 _FINGERPRINTED = 4096  # blocks in a step of the fingerprint, which depends on it
-_VERSION = 1  # to increase when the same documents give other blocks
-_ABBREVIATIONS = frozenset(
-    "a.m al approx apr aug bros ca cf cm co corp dec dept dr e.g ed eds eq eqs etc feb fig figs "
-    "gen i.e inc jan jr km lt ltd mar mm mr mrs ms mt no nos nov nr oct op p.m pp prof ref rev sec "
-    "sen sept sr st u.k u.n u.s univ viz vol vols vs".split()
-)
-
-
-@dataclass(frozen=True)
-class Source:
-    """One part of a corpus.
-
-    Attributes:
-        path: Hub data set name; a local file, folder or glob pattern of .txt (a document a line),
-            .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .bz2, .xz, .zst); the
-            folder of `save_to_disk`; or a collection (a BEIR folder or "health"), for its passages.
-            What exists comes before a pattern or a Hub name.
-        name, split, revision: configuration, split, and branch, tag or commit of a Hub data set.
-        text_column: column that holds the text; others are not read.
-        join_rows: how many consecutive rows make one document, for data sets of one sentence a
-            row, such as BookCorpus.
-    """
-
-    path: str
-    name: str | None = None
-    split: str = "train"
-    revision: str | None = None
-    text_column: str = "text"
-    join_rows: int = 1
-
-
-def read_sources(corpus: Any) -> list[Source]:
-    """The parts of a corpus as a recipe names it: a path, fields of `Source`, or a list of them.
-
-    Raises:
-        ValueError: a field is wrong, or a name is not text, such as 2024 without quotes in YAML.
-    """
-    match corpus:
-        case list():
-            return [source for part in corpus for source in read_sources(part)]
-        case Source():
-            return [corpus]
-        case Mapping():
-            return list(fill(corpus, Source))
-    return list(fill({"path": corpus}, Source))
-
-
-def load_documents(corpus: Any, *, streaming: bool = False) -> Dataset | IterableDataset:
-    """Open a corpus (see `read_sources`) as a data set with the one column `text`.
-
-    Its parts follow each other; when streaming, their documents alternate.
-
-    Raises:
-        FileNotFoundError: a local file does not exist.
-        ValueError: a field of a source is wrong, or files cannot be read, are of several kinds, or
-            have no text column.
-    """
-    parts = [_load_source(source, streaming) for source in read_sources(corpus)]
-    if len(parts) == 1:
-        return parts[0]
-    if streaming:
-        return datasets.interleave_datasets(
-            parts, stopping_strategy="all_exhausted_without_replacement"
-        )
-    return datasets.concatenate_datasets(parts)
-
-
-def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
-    rows = _load_texts(source, streaming)
-    if source.join_rows > 1:
-        rows = rows.map(
-            lambda rows: {"text": [" ".join(filter(None, rows["text"]))]},
-            batched=True,
-            batch_size=source.join_rows,
-        )
-    return rows
-
-
-def features_of(rows: Dataset | IterableDataset) -> Features:
-    """The columns of a data set and their types, which some streams show only in a row."""
-    return rows.features or Dataset.from_list(list(rows.take(1))).features
-
-
-def select_text(
-    rows: Dataset | IterableDataset, column: str, *, name: str, advice: str
-) -> Dataset | IterableDataset:
-    """Take the text of a data set, as its only column, `text`.
-
-    Raises:
-        ValueError: there is no such column, or it holds neither text nor numbers. The message has
-            the name of the data set, and advice.
-    """
-    features = features_of(rows)
-    if column not in features:
-        raise ValueError(_missing_column(name, column, features, advice))
-    if not isinstance(features[column], Value):
-        raise ValueError(
-            f"The column {column!r} of {name} holds {features[column]}, expected one string a row."
-        )
-    rows = rows.select_columns([column])
-    if column != "text":
-        rows = rows.rename_column(column, "text")
-    if rows.features != _FEATURES:  # Parquet often holds large strings
-        rows = rows.cast(_FEATURES)
-    return rows
-
-
-def _missing_column(name: str, column: str, columns: Iterable[str], advice: str) -> str:
-    columns = ", ".join(sorted(columns))
-    return f"{name} has no column {column!r}: its columns are {columns}. {advice}"
-
-
-def _load_texts(source: Source, streaming: bool) -> Dataset | IterableDataset:
-    folder = Path(resolve_collection_name(source.path))
-    path = find_file(folder, CORPUS_FILE) or folder
-    if not path.exists() and _HUB_NAME.fullmatch(source.path) and not _FILE.search(source.path):
-        rows: Any = _load_from_hub(source, streaming)
-    elif (path / DATASET_STATE_JSON_FILENAME).is_file():
-        rows = load_from_disk(str(path))
-        rows = rows.to_iterable_dataset() if streaming else rows
-    else:
-        return _load_files(_find_files(path, source), source.text_column, streaming)
-    return select_text(rows, source.text_column, name=source.path, advice="Set text_column.")
-
-
-def _load_from_hub(source: Source, streaming: bool) -> Any:
-    options = {"split": source.split, "revision": source.revision, "streaming": streaming}
-    try:
-        return load_dataset(source.path, source.name, **options)
-    except (OSError, ValueError, DatasetsError) as error:
-        raise FileNotFoundError(
-            f"There is no file or folder {source.path!r}, and the Hub data set of that name could "
-            f"not be loaded: {error.__cause__ or error}"
-        ) from error
-
-
-def _find_files(path: Path, source: Source) -> list[Path]:
-    """The files of text at a path, in a folder or of a pattern, without empty and hidden files."""
-    found = match_paths(path)
-    if path.is_dir():
-        inside = ((file, file.relative_to(path).parts) for file in sorted(path.rglob("*")))
-        found = [file for file, parts in inside if not any(part[0] == "." for part in parts)]
-    files: dict[str, list[Path]] = {}
-    for file in found:
-        match = _FILE.search(file.name)
-        if match and file.is_file() and file.stat().st_size > 0:
-            files.setdefault(match[1].lower().removesuffix("l"), []).append(file)
-    if not files:
-        raise FileNotFoundError(
-            f"There are no documents at {source.path}. A corpus is a Hub data set name "
-            "(owner/name), or a local file, folder or pattern of .txt, .jsonl, .json, .csv or "
-            ".parquet files."
-        )
-    if len(files) > 1:
-        kinds = ", ".join(sorted(files))
-        raise ValueError(f"{source.path} has files of several kinds ({kinds}); expected one kind.")
-    return next(iter(files.values()))
-
-
-def _load_files(files: list[Path], column: str, streaming: bool) -> Dataset | IterableDataset:
-    """Store the text of files in the cache of `datasets`, or read it as a stream."""
-    read = partial(_read_texts, files, column)
-    if not streaming:
-        identity = ["texts", column, *file_states(files)]
-        return store_rows(read, _FEATURES, identity=identity, batch_rows=_STORED)
-    next(read(), None)  # so that a missing column is found now
-    return IterableDataset.from_generator(read, features=_FEATURES)
-
-
-def _read_texts(files: Iterable[Path], column: str) -> Iterator[dict[str, str | None]]:
-    """Read one column, whatever the other columns are; a row without it has no text.
-
-    Raises:
-        ValueError: no row of a file has the column, or it holds neither text nor numbers.
-    """
-    for file in files:
-        row, n_rows, has_column = dict[str, Any](), 0, False
-        for row in read_rows(file, needed=column):
-            n_rows += 1
-            if column in row and not has_column:
-                has_column = True
-                yield from repeat({"text": None}, n_rows - 1)
-            if not has_column:
-                continue
-            value = row.get(column)
-            if not isinstance(value, str | int | float | None):
-                raise ValueError(
-                    f"The column {column!r} of {file}, row {n_rows}, holds {value!r:.60}, expected "
-                    "one string a row."
-                )
-            yield {"text": value if value is None else str(value)}
-        if n_rows and not has_column:
-            raise ValueError(_missing_column(str(file), column, row, "Set text_column."))
-
-
-@cache
-def _splitter() -> PunktSentenceTokenizer:
-    """Punkt (Kiss & Strunk 2006) with common abbreviations instead of NLTK's downloaded model."""
-    parameters = PunktParameters()
-    parameters.abbrev_types = set(_ABBREVIATIONS)
-    return PunktSentenceTokenizer(parameters)
-
-
-def sentence_starts(text: str) -> list[int]:
-    """Character offsets at which the sentences of a text begin; empty for a blank text.
-
-    Example:
-        >>> sentence_starts("Dr. Smith left. It rained.")
-        [0, 16]
-    """
-    return [start for start, _ in _splitter().span_tokenize(text)]
+_VERSION = 2  # to increase when the same documents give other blocks
 
 
 @dataclass
@@ -278,9 +52,10 @@ class BlockBuilder:
     Blocks have at most `max_length` tokens with special ones and `prompt`, which the collator adds.
     A share of `short_block_probability` has a random length below that.
 
-    For pairs, the other kinds make texts of two parts or more, and omit shorter ones: "sentences",
-    a document, whose parts are its blocks; "windows", a document, whose parts are as few windows of
-    equal length as fit; "passages", a block, whose parts are its sentences.
+    For pairs, the other kinds make texts of parts: "sentences", a document, whose parts are its
+    blocks; "windows", a document, whose parts are as few windows of equal length as fit;
+    "passages", a block of two sentences or more, even if these are longer than `max_length`, whose
+    parts are its sentences. Short documents give texts of one part.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -293,18 +68,18 @@ class BlockBuilder:
 
     def __post_init__(self) -> None:
         self.room = text_room(self.tokenizer, self.max_length, prompt=self.prompt)
+        self.n_least = 2 if self.kind == "passages" else 1  # sentences of a block
         self.features = Features({"input_ids": List(Value("int32"))})  # without special tokens
         if self.kind != "blocks":  # where the parts begin, and the document's place in the corpus
             self.features |= {"starts": List(Value("int32")), "document": Value("int64")}
 
     def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
         """The blocks or texts of documents as columns; `numbers` are their places in the corpus."""
-        n_least = 1 if self.kind == "blocks" else 2
         found = [
             (ids, starts, number)
             for number, document in zip(numbers, self._tokenize(texts), strict=True)
+            if len(document[0])
             for ids, starts in self._split(*document, number)
-            if len(starts) >= n_least
         ]
         return {name: [row[i] for row in found] for i, name in enumerate(self.features)}
 
@@ -314,12 +89,43 @@ class BlockBuilder:
 
     def _tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each document, int32, and where its sentences begin among them."""
-        present = [text or "" for text in texts]
+        parts = [(i, part) for i, text in enumerate(texts) for part in _cut_text(text or "")]
+        chunks = in_chunks(parts, most=_CHUNK, text=itemgetter(1))
+        tokenized = chain.from_iterable(map(self._tokenize_parts, chunks))
+        for _, document in groupby(tokenized, key=itemgetter(0)):
+            _, ids, starts = zip(*document, strict=True)
+            offsets = np.cumsum([0, *map(len, ids[:-1])])
+            yield np.concatenate(ids), np.concatenate(list(map(np.add, starts, offsets)))
+
+    def _tokenize_parts(
+        self, parts: list[tuple[int, str]]
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """The same for parts of documents, each with the place of its document."""
         options: dict[str, Any] = {"add_special_tokens": False, "return_offsets_mapping": True}
-        encoded = self.tokenizer(present, verbose=False, **options)
-        columns = (present, encoded["input_ids"], encoded["offset_mapping"])
-        for text, ids, offsets in zip(*columns, strict=True):
-            yield np.array(ids, dtype=np.int32), _first_tokens(text, offsets)
+        encoded = self.tokenizer([text for _, text in parts], verbose=False, **options)
+        columns = (parts, encoded["input_ids"], encoded["offset_mapping"])
+        for (number, text), ids, offsets in zip(*columns, strict=True):
+            spans = np.array(offsets, dtype=np.int64).reshape(-1, 2)
+            sentences = self._cut_sentences(text, spans, _first_tokens(text, spans).tolist())
+            yield number, np.array(ids, dtype=np.int32), np.array([*sentences], dtype=np.int64)
+
+    def _cut_sentences(self, text: str, spans: np.ndarray, sentences: list[int]) -> Iterator[int]:
+        """Where sentences begin, and where those that are longer than a block are cut.
+
+        Their parts are about equally long, and begin with a word where the script shows words.
+        """
+        most = max(self.room // self.n_least, 1)  # so that as many parts as needed fit a block
+        for start, end in pairwise([*sentences, len(spans)]):
+            yield start
+            is_long = end - start > self.room
+            while is_long and end - start > most:
+                n_parts = -(-(end - start) // most)
+                last = start - (start - end) // n_parts
+                words = (
+                    i for i in range(last, (start + last) // 2, -1) if _is_word(text, spans[i])
+                )
+                start = next(words, last)
+                yield start
 
     def _split(
         self, ids: np.ndarray, sentences: np.ndarray, number: int
@@ -342,13 +148,17 @@ class BlockBuilder:
         draws = uniforms(random_keys(self.seed, number), 2 * (len(sentences) + 1))[0]
         is_short = draws[::2] < self.short_block_probability
         targets = np.where(is_short, 1 + (draws[1::2] * self.room).astype(np.int64), self.room)
-        cuts: list[int] = []
-        first = 0  # token of the block
-        for start, end in pairwise([*sentences, n_tokens]):
-            if start > first and end - first > targets[len(cuts)]:
-                cuts.append(start)
-                first = start
-        return cuts
+        cuts = [0]  # places among the sentences
+        for place, end in enumerate([*sentences[1:], n_tokens]):
+            is_full = end - sentences[cuts[-1]] > targets[len(cuts) - 1]
+            if is_full and place - cuts[-1] >= self.n_least:
+                cuts.append(place)
+        if len(sentences) - cuts[-1] < self.n_least and len(cuts) > 1:
+            # The last sentence takes one of the block before it, or is added to that block.
+            last = cuts.pop()
+            if last - cuts[-1] > self.n_least:
+                cuts.append(last - 1)
+        return [sentences[place] for place in cuts[1:]]
 
     @property
     def fingerprint(self) -> str:
@@ -357,13 +167,29 @@ class BlockBuilder:
         return Hasher.hash((self.tokenizer.backend_tokenizer.to_str(), settings))
 
 
-def _first_tokens(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
+def _cut_text(text: str) -> Iterator[str]:
+    """Parts of a text that is too long to be tokenized at once, cut at blanks if it has any."""
+    start = 0
+    while len(text) - start > CHUNK_CHARACTERS:
+        end = start + CHUNK_CHARACTERS
+        end = text.rfind(" ", start, end) + 1 or end
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _first_tokens(text: str, spans: np.ndarray) -> np.ndarray:
     """The first token of each sentence that has any; (S,) int64."""
-    spans = np.array(offsets, dtype=np.int64).reshape(-1, 2)
     # The end of a token decides, because it may begin at the blank before its word.
     token_ends = np.maximum(spans[:, 1] - 1, spans[:, 0])
     sentence = np.searchsorted(sentence_starts(text), token_ends, side="right")
     return np.flatnonzero(np.diff(np.maximum.accumulate(sentence), prepend=-1))
+
+
+def _is_word(text: str, span: np.ndarray) -> bool:
+    """Whether a token begins after a blank, or with one."""
+    start = int(span[0])
+    return any(map(str.isspace, text[max(start - 1, 0) : start + 1]))
 
 
 def build_blocks(
@@ -374,7 +200,7 @@ def build_blocks(
         builder.rows,
         input_columns="text",
         batched=True,
-        batch_size=_CHUNK,
+        batch_size=rows_a_read(documents, most=_CHUNK),
         with_indices=True,
         remove_columns=documents.column_names,
         features=builder.features,
@@ -383,15 +209,9 @@ def build_blocks(
         desc="Cutting documents",
     )
     if len(blocks) == 0:
-        problem = "has any text: the corpus is empty."
-        if builder.kind != "blocks":
-            problem = (
-                "can be cut in two to make a pair: use pretrain/own-text-condenser, or give whole "
-                "documents (join_rows)"
-            )
-            is_ict = builder.kind == "passages"
-            problem += "." if is_ict else ", or shorter spans (span_length; spans: windows)."
-        raise ValueError(f"None of the {len(documents)} documents {problem}")
+        raise ValueError(
+            f"None of the {len(documents)} documents has any text: the corpus is empty."
+        )
     return blocks
 
 
@@ -501,12 +321,16 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
     def read_epoch(self, epoch: int) -> Iterator[dict[str, Any]]:
         """All blocks once: a random one of the buffer for each one that is read."""
         rng = np.random.default_rng([self.seed, epoch])
-        buffer: list[dict[str, Any]] = []
-        for number, ids in enumerate(self._build()):
-            [block] = with_keys([ids], random_keys(self.seed, epoch, number))
-            if len(buffer) < self.buffer_size:
-                buffer.append(block)
-                continue
+        keyed = (
+            with_keys([ids], random_keys(self.seed, epoch, number))[0]
+            for number, ids in enumerate(self._build())
+        )
+        buffer = list(islice(keyed, self.buffer_size))
+        if epoch == 0:
+            tokens = np.concatenate([block["input_ids"] for block in buffer] or [[]])
+            n_unknown = (tokens == self.builder.tokenizer.unk_token_id).sum()
+            warn_of_unknown(self.builder.tokenizer, n_unknown, len(tokens))
+        for block in keyed:
             place = int(rng.integers(self.buffer_size))
             buffer[place], block = block, buffer[place]
             yield block
@@ -519,7 +343,7 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
         chunks: DataLoader = DataLoader(
             self.builder,  # type: ignore[arg-type]
             batch_size=None,
-            sampler=iter(lambda: list(islice(numbered, _CHUNK)), []),  # type: ignore[arg-type]
+            sampler=in_chunks(numbered, most=_CHUNK, text=itemgetter(0)),  # type: ignore[arg-type]
             num_workers=self.num_proc,
             collate_fn=list,
             generator=torch.Generator(),  # so that the global one is not used

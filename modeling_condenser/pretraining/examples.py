@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
-import pyarrow.compute as pc
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, Features, IterableDataset, List, Value
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -18,7 +17,13 @@ from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import use_packing, why_not_packed
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
-from .collator import CondenserDataCollator, TokenBudgetBatches, text_room
+from .collator import (
+    CondenserDataCollator,
+    TokenBudgetBatches,
+    read_text,
+    special_frame,
+    text_room,
+)
 from .data import (
     BlockBuilder,
     Draw,
@@ -28,10 +33,10 @@ from .data import (
     build_blocks,
     draw_query,
     draw_spans,
-    features_of,
     fingerprint_blocks,
-    select_text,
 )
+from .documents import features_of, select_text
+from .survey import report_share, survey, warn_of_unknown, with_two_parts
 from .tsdae import DenoisingCollator, add_decoder
 from .warm_start import check_fit
 
@@ -65,7 +70,7 @@ def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset | None:
         return select_text(data, "text", name=name, advice=advice)
     if "mask_key" in features or isinstance(data, IterableDataset):
         return None
-    return data.select_columns("input_ids")
+    return data.select_columns([n for n in ("input_ids", "attention_mask") if n in features])
 
 
 def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
@@ -191,38 +196,37 @@ def make_examples(
         return StreamedBlocks(rows, builder, seed=seed, num_proc=n_workers), None, {}
     # The first process builds the blocks, and the others read them from the cache.
     with arguments.main_process_first(desc="preparing the text"):
-        blocks = rows
         if "text" in rows.column_names:
             _refuse_one_text(rows["text"])
             if objective in CONTRASTIVE:
                 rows = drop_copies(rows, "text")
-            blocks = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
+            texts = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
         elif objective in CONTRASTIVE:
             raise ValueError(
                 f"objective {objective} makes pairs from text, but the data have only input_ids: "
                 "give a column `text` instead."
             )
-    n_documents = n_read = len(rows)
-    if objective in CONTRASTIVE:
-        n_read = len(blocks.unique("document"))
-        blocks = drop_copies(blocks, "input_ids")
-    facts = {"n_documents": n_documents, "n_blocks": len(blocks)}
-    if objective in CONTRASTIVE:
-        facts["n_documents_left_out"] = n_left_out = n_documents - n_read
-        if n_left_out:
-            logger.warning(
-                "%d of %d documents cannot be cut in two and are left out.", n_left_out, n_documents
-            )
+        else:
+            texts = _without_padding(rows, tokenizer)
+        room = text_room(tokenizer, arguments.max_length, prompt=prompts[-1])
+        reading = _reading(tokenizer, arguments, prompts[0])
+        found = survey(texts, tokenizer, room=room, **reading)
+        blocks, left_out = texts, dict[str, int]()
+        if objective in CONTRASTIVE:
+            blocks, left_out = with_two_parts(texts, found, len(rows))
+            blocks = drop_copies(blocks, "input_ids")
+    facts = {"n_documents": len(rows), "n_blocks": len(blocks), **left_out}
+    warn_of_unknown(tokenizer, found.n_unknown, found.lengths.sum())
+    report_share(found, len(blocks), arguments)
     batches = None
     if (budget := arguments.tokens_per_batch) is not None and not for_evaluation:
-        lengths = pc.list_value_length(blocks.with_format("arrow")[:]["input_ids"]).to_numpy()
         n_special = builder.max_length - builder.room
-        lengths = (lengths.astype("int64") + n_special).clip(max=arguments.max_length)
+        lengths = (found.lengths + n_special).clip(max=arguments.max_length)
         n_processes = arguments.world_size
         batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
-    draw = _choose_draw(tokenizer, arguments, prompts[0])
-    return kind(blocks, seed=seed, draw=draw), batches, facts
+    draws: dict[str, Draw] = {"cocondenser": draw_spans, "ict": partial(draw_query, **reading)}
+    return kind(blocks, seed=seed, draw=draws.get(objective)), batches, facts
 
 
 def _refuse_one_text(texts: Sequence[str | None]) -> None:
@@ -265,15 +269,30 @@ def fingerprint_examples(examples: Any) -> dict[str, str]:
     return {}
 
 
-def _choose_draw(
-    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments, prompt: str
-) -> Draw | None:
-    """The function that draws a pair from a text, if the objective needs pairs."""
-    if arguments.objective != "ict":
-        return draw_spans if arguments.objective == "cocondenser" else None
-    length = min(arguments.query_length, arguments.max_length)
-    return partial(
-        draw_query,
-        query_room=text_room(tokenizer, length, name="query_length", prompt=prompt),
-        removal_probability=arguments.removal_probability,
+def _without_padding(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """Blocks of token ids that may be padded and have special tokens around them."""
+    frame, pad_token_id = special_frame(tokenizer), tokenizer.pad_token_id
+
+    def read(columns: dict[str, list]) -> dict[str, list]:
+        rows = zip(*columns.values(), strict=True)
+        examples = (dict(zip(columns, row, strict=True)) for row in rows)
+        blocks = (read_text(example, frame, pad_token_id) for example in examples)
+        return {"input_ids": [ids for ids in blocks if len(ids)]}
+
+    names, features = rows.column_names, Features({"input_ids": List(Value("int32"))})
+    return rows.map(
+        read, batched=True, remove_columns=names, features=features, desc="Reading token ids"
     )
+
+
+def _reading(
+    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments, prompt: str
+) -> dict[str, Any]:
+    """How a pseudo-query is drawn, if the objective needs one."""
+    if arguments.objective != "ict":
+        return {}
+    length = min(arguments.query_length, arguments.max_length)
+    return {
+        "query_room": text_room(tokenizer, length, name="query_length", prompt=prompt),
+        "removal_probability": arguments.removal_probability,
+    }

@@ -52,8 +52,8 @@ class CondenserTrainer(WholeTrainer):
         args: `CondenserTrainingArguments`; or plain `TrainingArguments`, with collator and blocks.
         data_collator: by default that of the objective.
         train_dataset: a list of strings, or a data set or list of rows with a column `text`, which
-            is tokenized, cut into blocks and masked; or token ids (`input_ids`), such as
-            `KeyedBlocks`.
+            is tokenized, cut into blocks and masked; or token ids (`input_ids`, and
+            `attention_mask` if they are padded), such as `KeyedBlocks`.
         eval_dataset: the same, or a mapping of several such data sets. Masks and pairs of text are
             the same in each evaluation. `evaluate` and `predict` take the same.
         processing_class: the tokenizer; by default that of the model's checkpoint.

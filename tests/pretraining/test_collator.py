@@ -132,9 +132,13 @@ def test_masks_depend_on_the_block_and_its_key_only(any_tokenizer, texts):
         assert torch.equal(shuffled[name], column[order])
         assert torch.equal(alone[name][0], column[7, : alone[name].shape[1]])
     assert not same(together, collator(examples_of(blocks, first_key=1000)))
-    # Texts that were tokenized with their special tokens give the same batch.
+    # Texts that were tokenized with their special tokens, and padded, give the same batch.
     framed = any_tokenizer(texts[:60])["input_ids"]
     assert same(collator(examples_of(framed)), together)
+    padded = any_tokenizer(texts[:60], padding=True)
+    masks = [{"attention_mask": mask} for mask in padded["attention_mask"]]
+    rows = zip(examples_of(padded["input_ids"]), masks, strict=True)
+    assert same(collator([{**example, **mask} for example, mask in rows]), together)
 
 
 def test_masks_depend_on_seed_epoch_and_block_not_on_workers(tokenizer, blocks):
@@ -215,6 +219,8 @@ def test_a_tokenizer_without_the_tokens_of_masking_is_refused(wordpiece_tokenize
 def test_examples_without_token_ids_are_refused(tokenizer):
     with pytest.raises(ValueError, match="no input_ids: tokenize their text"):
         CondenserDataCollator(tokenizer)([{"text": "Why?"}])
+    with pytest.raises(ValueError, match="end with the padding token .0., and there is no"):
+        CondenserDataCollator(tokenizer)([{"input_ids": [2, 40, 41, 3, 0, 0]}])
 
 
 def epoch_of(batches: TokenBudgetBatches, epoch: int) -> list[list[int]]:

@@ -198,8 +198,9 @@ def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path,
         assert isinstance(entry["swap_cost"], float)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     n_left_out = record["n_documents"] - record["n_blocks"]
-    assert record["n_documents_left_out"] == n_left_out > 0
-    assert f"{n_left_out} of 51 documents cannot be cut in two and are left out" in caplog.text
+    assert record["n_documents_left_out"] == record["n_blocks_left_out"] == n_left_out > 0
+    assert record["n_tokens_left_out"] >= n_left_out
+    assert f"{n_left_out} of 51 documents, {n_left_out} of 51 blocks and" in caplog.text
 
 
 @pytest.mark.parametrize("objective", ["ict", "cocondenser"])

@@ -11,27 +11,27 @@ import pandas as pd
 import pytest
 from datasets import Dataset, IterableDataset, load_from_disk
 
+from modeling_condenser.collection import chunks
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.pretraining import data
+from modeling_condenser.pretraining import data, documents
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.pretraining.data import (
     BlockBuilder,
     KeyedBlocks,
-    Source,
     StreamedBlocks,
     build_blocks,
     draw_query,
     draw_spans,
     fingerprint_blocks,
-    load_documents,
-    sentence_starts,
 )
+from modeling_condenser.pretraining.documents import Source, load_documents
+from modeling_condenser.pretraining.sentences import sentence_starts
 from modeling_condenser.runs.recipe import fill
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
 FILES = ["c.txt", "c.jsonl", "c.v1.jsonl.gz", "c.csv", "c.parquet"]
-ROOM = 30  # tokens of text in a block
+ROOM = 60  # tokens of text in a block
 
 
 def write(file: Path, texts: list[str], *, column: str = "text") -> Path:
@@ -196,7 +196,7 @@ def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(name, mo
         calls.append((args, kwargs))
         return Dataset.from_dict({"title": ["a"] * 3, "body": TEXTS})
 
-    monkeypatch.setattr(data, "load_dataset", load)
+    monkeypatch.setattr(documents, "load_dataset", load)
     source = Source(name, name="en", split="train[:1%]", revision="v2", text_column="body")
     assert read(source) == TEXTS
     expected = {"split": "train[:1%]", "revision": "v2", "streaming": False}
@@ -215,10 +215,25 @@ def sentences_of(text: str) -> list[str]:
     return [text[a:b] for a, b in pairwise([*starts, len(text)])]
 
 
-def build_naively(tokenizer: Any, text: str, number: int, share: float) -> list[list[list[int]]]:
+@pytest.fixture
+def short(builder, texts):
+    """Texts whose sentences all fit a block."""
+    tokenize = builder.tokenizer
+    return [
+        text
+        for text in texts[::3]
+        if max(map(len, tokenize(sentences_of(text), add_special_tokens=False)["input_ids"]))
+        <= ROOM
+    ]
+
+
+def build_naively(
+    tokenizer: Any, text: str, number: int, share: float, n_least: int = 1
+) -> list[list[list[int]]]:
     """The reference's loop: blocks as lists of sentences.
 
-    Two draws for each block: whether it is short, and its length.
+    Two draws for each block: whether it is short, and its length. A block has `n_least` sentences
+    or more: the last one takes a sentence of the block before it, or is added to that block.
     """
     sentences = tokenizer(sentences_of(text), add_special_tokens=False)["input_ids"]
     draw = iter(uniforms(random_keys(11, number), 2 * len(sentences) + 2)[0].tolist())
@@ -231,26 +246,25 @@ def build_naively(tokenizer: Any, text: str, number: int, share: float) -> list[
     block: list[list[int]] = []
     target = next_length()
     for sentence in sentences:
-        if sum(map(len, block)) + len(sentence) > target and len(block) > 0:
+        if sum(map(len, block)) + len(sentence) > target and len(block) >= n_least:
             blocks.append(block)
             block = []
             target = next_length()
         block = [*block, sentence]
-    return [*blocks, block]
+    if blocks and len(block) < n_least:
+        taken = 1 if len(blocks[-1]) > n_least else len(blocks[-1])
+        block = [*blocks[-1][-taken:], *block]
+        blocks[-1] = blocks[-1][:-taken]
+    return [block for block in [*blocks, block] if block]
 
 
 def build(builder: BlockBuilder, texts: list[Any], numbers: Any) -> list[list[int]]:
     return [block.tolist() for block in builder.rows(texts, numbers)["input_ids"]]
 
 
-def test_a_text_is_cut_at_its_sentences():
-    sentences = ["Why? ", "No! ", "It is 4.50 today. ", "See e.g. Fig. 2 of Dr. Ng. ", "Then go."]
-    assert sentences_of("".join(sentences)) == sentences
-
-
 @pytest.mark.parametrize("share", [0.1, 1.0])
-def test_blocks_are_those_of_the_reference(share, builder, texts):
-    texts, numbers = texts[::3], range(0, 7 * len(texts[::3]), 7)
+def test_blocks_are_those_of_the_reference(share, builder, short):
+    texts, numbers = short, range(0, 7 * len(short), 7)
     builder = replace(builder, short_block_probability=share)
     expected = [
         [*chain(*block)]
@@ -271,28 +285,71 @@ def parts_of(texts: Dataset) -> list[list[list[int]]]:
     ]
 
 
-def test_parts_are_the_blocks_of_a_document_or_the_sentences_of_a_block(builder, texts):
-    texts = texts[::3]
-    documents = Dataset.from_dict({"text": [*texts, "Why?", None]})
+def test_parts_are_the_blocks_of_a_document_or_the_sentences_of_a_block(builder, short):
+    texts = [*short, "Why?"]
+    documents = Dataset.from_dict({"text": [*texts, None]})
     naive = [build_naively(builder.tokenizer, text, i, 0.1) for i, text in enumerate(texts)]
-    whole = [[[*chain(*block)] for block in blocks] for blocks in naive]
     spans = build_blocks(documents, replace(builder, kind="sentences"))
-    assert parts_of(spans) == [blocks for blocks in whole if len(blocks) > 1]
-    assert spans["document"][:] == [i for i, blocks in enumerate(whole) if len(blocks) > 1]
-    passages = build_blocks(documents, replace(builder, kind="passages"))
-    expected = [block for blocks in naive for block in blocks if len(block) > 1]
-    assert parts_of(passages) == expected
-    assert 100 < len(expected) < sum(map(len, naive))
+    assert parts_of(spans) == [[[*chain(*block)] for block in blocks] for blocks in naive]
+    assert spans["document"][:] == [*range(len(texts))]
     for windows in parts_of(build_blocks(documents, replace(builder, kind="windows"))):
         lengths = [len(window) for window in windows]
         assert len(lengths) == -(-sum(lengths) // ROOM)
         assert max(lengths) - min(lengths) <= 1
 
 
+def test_passages_have_two_sentences_or_more_of_all_documents_that_have_them(builder, short):
+    naive = [build_naively(builder.tokenizer, text, i, 0.1, 2) for i, text in enumerate(short)]
+    expected = [block for blocks in naive for block in blocks]
+    passages = build_blocks(Dataset.from_dict({"text": short}), replace(builder, kind="passages"))
+    assert parts_of(passages) == expected
+    alone = [block for blocks in naive for block in blocks if len(block) == 1]
+    assert alone == [blocks[0] for blocks in naive if len(blocks) == len(blocks[0]) == 1]
+    # Of the reference's blocks, many have one sentence.
+    reference = [build_naively(builder.tokenizer, text, i, 0.1) for i, text in enumerate(short)]
+    assert 5 * len(alone) < sum(len(block) == 1 for blocks in reference for block in blocks)
+    documents = Dataset.from_dict({"text": ["of rivers and museums " * 100]})
+    for block in parts_of(build_blocks(documents, replace(builder, kind="passages"))):
+        assert len(block) >= 2 and sum(map(len, block)) <= ROOM
+
+
+@pytest.mark.parametrize("text", ["of rivers and museums " * 60, "นกเพนกวินกินปลา" * 60])
+def test_a_long_sentence_is_cut_into_blocks_of_all_of_it_between_words(text, any_tokenizer):
+    builder = BlockBuilder(any_tokenizer, max_length=ROOM + 2, short_block_probability=0.0)
+    encoded = any_tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    blocks = build(builder, [text], [0])
+    assert [*chain(*blocks)] == encoded["input_ids"]
+    assert max(map(len, blocks)) <= ROOM
+    assert len(blocks) <= 1 + 1.2 * len(encoded["input_ids"]) / ROOM
+    for place in np.cumsum([len(block) for block in blocks])[:-1] if " " in text else []:
+        start = encoded["offset_mapping"][place][0]
+        assert " " in text[start - 1 : start + 1]
+
+
+def test_documents_of_any_length_are_tokenized_a_million_characters_at_a_time(
+    builder, texts, monkeypatch
+):
+    expected = build(builder, texts[:40], range(40))
+    sizes, tokenizer = [], builder.tokenizer
+
+    def tokenize(parts: list[str], **options: Any) -> Any:
+        sizes.append(sum(map(len, parts)))
+        return tokenizer(parts, **options)
+
+    builder.tokenizer = tokenize
+    monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 1000)
+    monkeypatch.setattr(data, "CHUNK_CHARACTERS", 1000)
+    assert build(builder, texts[:40], range(40)) == expected
+    long = " ".join(texts)
+    blocks = build(builder, [long], [0])
+    assert [*chain(*blocks)] == tokenizer(long, add_special_tokens=False)["input_ids"]
+    assert len(sizes) > 40 and max(sizes) < 2000
+
+
 def test_the_blocks_of_a_document_are_its_tokens_cut_between_sentences(any_tokenizer, texts):
-    builder = BlockBuilder(any_tokenizer, max_length=ROOM + 2)
+    builder = BlockBuilder(any_tokenizer, max_length=2 * ROOM)
     n_blocks = 0
-    for number, text in enumerate(texts[::3]):
+    for number, text in enumerate(texts[:270:3]):
         encoded = any_tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         blocks = build(builder, [text], [number])
         assert [*chain(*blocks)] == encoded["input_ids"]
@@ -302,7 +359,7 @@ def test_the_blocks_of_a_document_are_its_tokens_cut_between_sentences(any_token
             first = encoded["offset_mapping"][end][0]
             assert first in starts or (text[first] == " " and first + 1 in starts)
         n_blocks += len(blocks)
-    assert n_blocks > 2 * len(texts[::3])
+    assert n_blocks > len(texts[:270:3])
 
 
 def test_blocks_on_disk_do_not_depend_on_processes_and_are_built_once(
@@ -332,8 +389,6 @@ def test_a_corpus_without_text_and_a_length_without_room_are_refused(builder):
         replace(builder, max_length=2)
     with pytest.raises(ValueError, match="None of the documents has any text"):
         next(iter(StreamedBlocks(blank, builder, seed=0)))
-    with pytest.raises(ValueError, match="None of the 3 documents can be cut in two.*span_length"):
-        build_blocks(blank, replace(builder, kind="windows"))
 
 
 def stream(builder: BlockBuilder, texts: list[str], *, epoch: int = 0, **options: Any) -> list:
@@ -378,6 +433,7 @@ def test_a_stream_reads_documents_as_it_needs_them(num_proc, n_read, builder):
 def test_a_pair_depends_on_seed_epoch_and_document_only(builder, texts):
     documents = Dataset.from_dict({"text": texts[:100]})
     rows = build_blocks(documents, replace(builder, kind="sentences", max_length=12))
+    rows = rows.select([i for i, parts in enumerate(parts_of(rows)) if len(parts) > 1])
     spans = [set(map(tuple, parts)) for parts in parts_of(rows)]
 
     def pairs_of(indices, *, seed=0, epoch=0):
