@@ -1,9 +1,10 @@
 """Cut documents into blocks, and make examples of blocks.
 
-A block is several whole sentences of one document. As in the reference, sentences are added until the next one would not fit, and one block
-in ten has a random shorter length. But a sentence that is longer than a block is cut into parts
-that are sentences of their own, so that all of a document is read, and a document is tokenized in
-one piece, so that byte-level vocabularies see the blank before a sentence.
+A block is several whole sentences of one document. As in the reference, sentences are added until
+the next one would not fit, and one block in ten has a random shorter length. But a sentence that is
+longer than a block is cut into parts that are sentences of their own, so that all of a document is
+read, and a document is tokenized in one piece, so that byte-level vocabularies see the blank before
+a sentence.
 
 For a contrast, a text gives two examples. coCondenser (Gao & Callan 2021, arXiv 2108.05540) draws
 two random spans of each document. The Inverse Cloze Task (Lee, Chang & Toutanova 2019, "Latent

@@ -8,7 +8,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from modeling_condenser import CondenserTrainingArguments
-from modeling_condenser.pretraining.examples import make_examples
+from modeling_condenser.pretraining.examples import fingerprint_examples, make_examples
 from tests.pretraining.short_runs import SETTINGS
 
 TEXT = "The river left. Why? It begins in the old mountains of the north. No! Mary is there."
@@ -62,7 +62,7 @@ def test_nothing_is_said_where_all_is_read(examples_of, texts, caplog):
     long = "of rivers and museums " * 500
     _, facts = examples_of([{"text": text} for text in [*texts, long, "企鹅。" * 9]])
     assert facts["n_blocks"] > 1000
-    examples_of([{"text": TEXT}] * 20, objective="ict", per_device_train_batch_size=10)
+    examples_of([{"text": f"{TEXT} {i} left."} for i in range(20)], objective="ict", per_device_train_batch_size=10)
     assert caplog.text == ""
 
 
@@ -89,7 +89,8 @@ def test_padding_of_token_ids_is_removed_by_their_mask_or_refused(examples_of, b
     rows = [dict(zip(padded, row, strict=True)) for row in zip(*padded.values(), strict=True)]
     examples, facts = examples_of(rows)
     alone, of_text = examples_of([{"text": "The river left."}, {"text": "Why?"}])
-    assert facts["blocks_sha256"] == of_text["blocks_sha256"]
+    assert facts == of_text
+    assert fingerprint_examples(examples) == fingerprint_examples(alone)
     assert np.array_equal(examples[0]["input_ids"], alone[0]["input_ids"])
     with pytest.raises(ValueError, match="padding token .*no attention_mask: keep this column"):
         examples_of([{"input_ids": row["input_ids"]} for row in rows])
