@@ -62,7 +62,10 @@ def test_nothing_is_said_where_all_is_read(examples_of, texts, caplog):
     long = "of rivers and museums " * 500
     _, facts = examples_of([{"text": text} for text in [*texts, long, "企鹅。" * 9]])
     assert facts["n_blocks"] > 1000
-    examples_of([{"text": f"{TEXT} {i} left."} for i in range(20)], objective="ict", per_device_train_batch_size=10)
+    numbered = (TEXT.replace(".", f" {i}.").replace("!", f" {i}!") for i in range(20))
+    examples_of(
+        [{"text": text} for text in numbered], objective="ict", per_device_train_batch_size=10
+    )
     assert caplog.text == ""
 
 
