@@ -14,8 +14,8 @@ from modeling_condenser.pretraining.data import (
     BlockBuilder,
     KeyedBlocks,
     build_blocks,
-    load_documents,
 )
+from modeling_condenser.pretraining.documents import load_documents
 
 _TEXTS_FOR_VOCABULARY = 50_000
 

@@ -21,8 +21,8 @@ from modeling_condenser.pretraining.data import (
     KeyedBlocks,
     build_blocks,
     fingerprint_blocks,
-    load_documents,
 )
+from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.runs.run_folder import is_complete
 from modeling_condenser.runs.whole_files import write_json
 

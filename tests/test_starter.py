@@ -41,7 +41,6 @@ def test_the_stored_card_names_no_machine_and_its_code_and_name_work_everywhere(
     assert "license: cc-by-sa-3.0" in card
     tokens = sum(stage.run["tokens_seen"] for stage in read_provenance(FOLDER))
     assert f"saw {tokens / 1e6:,.1f} million tokens" in card
-    (tmp_path / "starter").mkdir()  # another folder of the name does not matter
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for block in card.split("```python\n")[1:]:

@@ -10,7 +10,7 @@ from transformers.integrations.fsdp import is_fsdp_enabled
 
 from modeling_condenser.hub.training_log import is_readiness
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
-from modeling_condenser.pretraining.data import load_documents
+from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.runs.recipe import fill

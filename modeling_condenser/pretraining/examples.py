@@ -25,10 +25,9 @@ from .data import (
     build_blocks,
     draw_query,
     draw_spans,
-    features_of,
     fingerprint_blocks,
-    select_text,
 )
+from .documents import features_of, select_text
 from .tsdae import DenoisingCollator, add_decoder
 from .warm_start import check_fit
 

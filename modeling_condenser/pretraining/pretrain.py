@@ -19,7 +19,7 @@ from .arguments import (
     PretrainingRecipe,
 )
 from .contrastive_trainer import ContrastiveTrainer
-from .data import load_documents
+from .documents import load_documents
 from .trainer import CondenserTrainer
 from .warm_start import change_config, condenser_from_encoder, masked_lm_from_encoder
 

@@ -14,7 +14,7 @@ from modeling_condenser.evaluation.evaluate import EvaluationRecipe
 from modeling_condenser.finetuning.finetune import FinetuningRecipe
 from modeling_condenser.mining.recipe import MiningRecipe
 from modeling_condenser.pretraining.arguments import CondenserTrainingArguments, PretrainingRecipe
-from modeling_condenser.pretraining.data import read_sources
+from modeling_condenser.pretraining.documents import read_sources
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.runs.recipe import fill, find_recipe, is_required, parse_value, read_recipe
 from modeling_condenser.study.recipe import StudyRecipe

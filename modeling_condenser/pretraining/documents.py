@@ -1,0 +1,212 @@
+"""Read documents: rows of Hub data sets or local files, as a data set with the column `text`."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets import Dataset, Features, IterableDataset, Value, load_dataset, load_from_disk
+from datasets.config import DATASET_STATE_JSON_FILENAME
+from datasets.exceptions import DatasetsError
+
+from modeling_condenser.collection.beir import CORPUS_FILE
+from modeling_condenser.collection.load import resolve_collection_name
+from modeling_condenser.collection.passages import file_states, store_rows
+from modeling_condenser.collection.text_files import find_file, match_paths, read_rows
+from modeling_condenser.runs.recipe import fill
+
+_FILE = re.compile(r"\.(txt|jsonl?|csv|parquet)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE)
+_HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+_FEATURES = Features({"text": Value("string")})
+_STORED = 256  # documents that are stored together
+
+
+@dataclass(frozen=True)
+class Source:
+    """One part of a corpus.
+
+    Attributes:
+        path: Hub data set name; a local file, folder or glob pattern of .txt (a document a line),
+            .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .bz2, .xz, .zst); the
+            folder of `save_to_disk`; or a collection (a BEIR folder or "health"), for its passages.
+            What exists comes before a pattern or a Hub name.
+        name, split, revision: configuration, split, and branch, tag or commit of a Hub data set.
+        text_column: column that holds the text; others are not read.
+        join_rows: how many consecutive rows make one document, for data sets of one sentence a
+            row, such as BookCorpus.
+    """
+
+    path: str
+    name: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    text_column: str = "text"
+    join_rows: int = 1
+
+
+def read_sources(corpus: Any) -> list[Source]:
+    """The parts of a corpus as a recipe names it: a path, fields of `Source`, or a list of them.
+
+    Raises:
+        ValueError: a field is wrong, or a name is not text, such as 2024 without quotes in YAML.
+    """
+    match corpus:
+        case list():
+            return [source for part in corpus for source in read_sources(part)]
+        case Source():
+            return [corpus]
+        case Mapping():
+            return list(fill(corpus, Source))
+    return list(fill({"path": corpus}, Source))
+
+
+def load_documents(corpus: Any, *, streaming: bool = False) -> Dataset | IterableDataset:
+    """Open a corpus (see `read_sources`) as a data set with the one column `text`.
+
+    Its parts follow each other; when streaming, their documents alternate.
+
+    Raises:
+        FileNotFoundError: a local file does not exist.
+        ValueError: a field of a source is wrong, or files cannot be read, are of several kinds, or
+            have no text column.
+    """
+    parts = [_load_source(source, streaming) for source in read_sources(corpus)]
+    if len(parts) == 1:
+        return parts[0]
+    if streaming:
+        return datasets.interleave_datasets(
+            parts, stopping_strategy="all_exhausted_without_replacement"
+        )
+    return datasets.concatenate_datasets(parts)
+
+
+def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
+    rows = _load_texts(source, streaming)
+    if source.join_rows > 1:
+        rows = rows.map(
+            lambda rows: {"text": [" ".join(filter(None, rows["text"]))]},
+            batched=True,
+            batch_size=source.join_rows,
+        )
+    return rows
+
+
+def features_of(rows: Dataset | IterableDataset) -> Features:
+    """The columns of a data set and their types, which some streams show only in a row."""
+    return rows.features or Dataset.from_list(list(rows.take(1))).features
+
+
+def select_text(
+    rows: Dataset | IterableDataset, column: str, *, name: str, advice: str
+) -> Dataset | IterableDataset:
+    """Take the text of a data set, as its only column, `text`.
+
+    Raises:
+        ValueError: there is no such column, or it holds neither text nor numbers. The message has
+            the name of the data set, and advice.
+    """
+    features = features_of(rows)
+    if column not in features:
+        raise ValueError(_missing_column(name, column, features, advice))
+    if not isinstance(features[column], Value):
+        raise ValueError(
+            f"The column {column!r} of {name} holds {features[column]}, expected one string a row."
+        )
+    rows = rows.select_columns([column])
+    if column != "text":
+        rows = rows.rename_column(column, "text")
+    if rows.features != _FEATURES:  # Parquet often holds large strings
+        rows = rows.cast(_FEATURES)
+    return rows
+
+
+def _missing_column(name: str, column: str, columns: Iterable[str], advice: str) -> str:
+    columns = ", ".join(sorted(columns))
+    return f"{name} has no column {column!r}: its columns are {columns}. {advice}"
+
+
+def _load_texts(source: Source, streaming: bool) -> Dataset | IterableDataset:
+    folder = Path(resolve_collection_name(source.path))
+    path = find_file(folder, CORPUS_FILE) or folder
+    if not path.exists() and _HUB_NAME.fullmatch(source.path) and not _FILE.search(source.path):
+        rows: Any = _load_from_hub(source, streaming)
+    elif (path / DATASET_STATE_JSON_FILENAME).is_file():
+        rows = load_from_disk(str(path))
+        rows = rows.to_iterable_dataset() if streaming else rows
+    else:
+        return _load_files(_find_files(path, source), source.text_column, streaming)
+    return select_text(rows, source.text_column, name=source.path, advice="Set text_column.")
+
+
+def _load_from_hub(source: Source, streaming: bool) -> Any:
+    options = {"split": source.split, "revision": source.revision, "streaming": streaming}
+    try:
+        return load_dataset(source.path, source.name, **options)
+    except (OSError, ValueError, DatasetsError) as error:
+        raise FileNotFoundError(
+            f"There is no file or folder {source.path!r}, and the Hub data set of that name could "
+            f"not be loaded: {error.__cause__ or error}"
+        ) from error
+
+
+def _find_files(path: Path, source: Source) -> list[Path]:
+    """The files of text at a path, in a folder or of a pattern, without empty and hidden files."""
+    found = match_paths(path)
+    if path.is_dir():
+        inside = ((file, file.relative_to(path).parts) for file in sorted(path.rglob("*")))
+        found = [file for file, parts in inside if not any(part[0] == "." for part in parts)]
+    files: dict[str, list[Path]] = {}
+    for file in found:
+        match = _FILE.search(file.name)
+        if match and file.is_file() and file.stat().st_size > 0:
+            files.setdefault(match[1].lower().removesuffix("l"), []).append(file)
+    if not files:
+        raise FileNotFoundError(
+            f"There are no documents at {source.path}. A corpus is a Hub data set name "
+            "(owner/name), or a local file, folder or pattern of .txt, .jsonl, .json, .csv or "
+            ".parquet files."
+        )
+    if len(files) > 1:
+        kinds = ", ".join(sorted(files))
+        raise ValueError(f"{source.path} has files of several kinds ({kinds}); expected one kind.")
+    return next(iter(files.values()))
+
+
+def _load_files(files: list[Path], column: str, streaming: bool) -> Dataset | IterableDataset:
+    """Store the text of files in the cache of `datasets`, or read it as a stream."""
+    read = partial(_read_texts, files, column)
+    if not streaming:
+        identity = ["texts", column, *file_states(files)]
+        return store_rows(read, _FEATURES, identity=identity, batch_rows=_STORED)
+    next(read(), None)  # so that a missing column is found now
+    return IterableDataset.from_generator(read, features=_FEATURES)
+
+
+def _read_texts(files: Iterable[Path], column: str) -> Iterator[dict[str, str | None]]:
+    """Read one column, whatever the other columns are; a row without it has no text.
+
+    Raises:
+        ValueError: no row of a file has the column, or it holds neither text nor numbers.
+    """
+    for file in files:
+        row, n_rows, has_column = dict[str, Any](), 0, False
+        for row in read_rows(file, needed=column):
+            n_rows += 1
+            if column in row and not has_column:
+                has_column = True
+                yield from repeat({"text": None}, n_rows - 1)
+            if not has_column:
+                continue
+            value = row.get(column)
+            if not isinstance(value, str | int | float | None):
+                raise ValueError(
+                    f"The column {column!r} of {file}, row {n_rows}, holds {value!r:.60}, expected "
+                    "one string a row."
+                )
+            yield {"text": value if value is None else str(value)}
+        if n_rows and not has_column:
+            raise ValueError(_missing_column(str(file), column, row, "Set text_column."))
