@@ -59,7 +59,8 @@ class FinetuningRecipe:
         negatives: file of hard negatives for the collection's pairs: JSON lines as `condenser mine`
             writes them, or lines of query id, tab, passage ids separated by commas.
         data: other training data: a file or pattern of .jsonl, .json, .tsv, .csv or .parquet (all
-            but .parquet also with .gz), a list of them, or a Hub data set.
+            but .parquet also compressed), a list of them, or a Hub data set. A file that exists is
+            not taken for a pattern.
         data_name: configuration of a Hub data set.
         data_revision: branch, tag or commit of a Hub data set.
         format: what a row of `data` contains: "pairs" (query, positive), "triples" (and negative),

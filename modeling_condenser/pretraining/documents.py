@@ -1,4 +1,4 @@
-"""Reads documents: the rows of Hub data sets, local files, saved data sets and collections."""
+"""Read documents: rows of Hub data sets or local files, as a data set with the column `text`."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,20 +1,16 @@
-"""Corpora in every kind of file, blocks as the reference builds them, streams and pairs."""
+"""Blocks as the reference builds them, streams and pairs."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, count, islice, pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-from datasets import Dataset, IterableDataset, load_from_disk
+from datasets import Dataset, load_from_disk
 
 from modeling_condenser.collection import chunks
-from modeling_condenser.collection.load import load_passages
-from modeling_condenser.pretraining import data, documents
-from modeling_condenser.pretraining.arguments import PretrainingRecipe
+from modeling_condenser.pretraining import data
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.pretraining.data import (
     BlockBuilder,
@@ -25,184 +21,9 @@ from modeling_condenser.pretraining.data import (
     draw_spans,
     fingerprint_blocks,
 )
-from modeling_condenser.pretraining.documents import Source, load_documents
 from modeling_condenser.pretraining.sentences import sentence_starts
-from modeling_condenser.runs.recipe import fill
 
-TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
-FILES = ["c.txt", "c.jsonl", "c.v1.jsonl.gz", "c.csv", "c.parquet"]
 ROOM = 60  # tokens of text in a block
-
-
-def write(file: Path, texts: list[str], *, column: str = "text") -> Path:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    rows = pd.DataFrame({"id": range(len(texts)), column: texts})
-    match file.suffix:
-        case ".txt":
-            file.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-        case ".csv":
-            rows.to_csv(file, index=False)
-        case ".parquet":
-            rows.to_parquet(file)
-        case _:
-            rows.to_json(file, orient="records", lines=True)
-    return file
-
-
-def read(*sources: Source | Path | str, streaming: bool = False) -> list[str]:
-    rows = load_documents(list(sources), streaming=streaming)
-    assert isinstance(rows, IterableDataset if streaming else Dataset)
-    assert all(row.keys() == {"text"} for row in rows)
-    return [row["text"] for row in rows]
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_every_kind_of_file_gives_its_documents(name, tmp_path):
-    column = "text" if name == "c.txt" else "body"
-    source = Source(str(write(tmp_path / name, TEXTS, column=column)), text_column=column)
-    assert read(source) == read(source, streaming=True) == TEXTS
-
-
-def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path):
-    write(tmp_path / "c" / "b.jsonl", TEXTS[1:2])
-    write(tmp_path / "c" / "a.jsonl", TEXTS[:1])
-    write(tmp_path / "c" / "later" / "a.jsonl", TEXTS[2:])
-    (tmp_path / "c" / "empty.jsonl").touch()
-    (tmp_path / "c" / "notes.md").write_text("not a document")
-    assert read(tmp_path / "c") == read(f"{tmp_path}/c/**/*.jsonl") == TEXTS
-    assert read(f"{tmp_path}/c/[ab].jsonl", streaming=True) == TEXTS[:2]
-    write(tmp_path / "c" / "c.csv", TEXTS)
-    with pytest.raises(ValueError, match=r"several kinds \(csv, json\); expected one kind"):
-        read(tmp_path / "c")
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_other_columns_may_differ_between_rows_and_files(kind, tmp_path):
-    others: list[dict[str, Any]] = [{"id": 1, "date": None}, {"url": "x", "date": "2024-01-01"}, {}]
-    for i, (text, columns) in enumerate(zip(TEXTS, others, strict=True)):
-        row = pd.DataFrame([{**columns, "text": text}])
-        file = tmp_path / f"{i}.{kind}"
-        match kind:
-            case "csv":
-                row.to_csv(file, index=False)
-            case "parquet":
-                row.to_parquet(file)
-            case _:
-                row.to_json(file, orient="records", lines=True)
-    assert read(tmp_path) == read(tmp_path, streaming=True) == TEXTS
-
-
-def test_a_column_that_few_rows_have_is_read_and_one_that_none_has_is_refused(tmp_path):
-    file = tmp_path / "c.jsonl"
-    file.write_text('{"id": 1}\n{"text": "a."}\n{"text": null, "id": {"x": 2}}\n{"id": 3}\n')
-    for streaming in (False, True):
-        rows = load_documents(str(file), streaming=streaming)
-        assert [row["text"] for row in rows] == [None, "a.", None, None]
-        with pytest.raises(ValueError, match=r"c.jsonl has no column 'body': its columns are id"):
-            load_documents(Source(str(file), text_column="body"), streaming=streaming)
-
-
-def test_words_for_nothing_are_text_and_null_is_no_text_in_every_kind_of_file(tmp_path):
-    texts = ["null", "NA", "1.50", "None", None]
-    table = pd.DataFrame({"id": range(5), "text": texts})
-    table.to_csv(tmp_path / "c.csv", index=False)
-    table.to_parquet(tmp_path / "c.parquet")
-    table.to_json(tmp_path / "c.jsonl", orient="records", lines=True)
-    for file in tmp_path.iterdir():
-        assert [text or None for text in read(file)] == texts
-
-
-@pytest.mark.parametrize("name", ["docs [2024]", "notes[v2].txt", "*.txt", "2024_05", "0123"])
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_path_that_exists_is_no_pattern_and_no_hub_name(name, streaming, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write(Path("notes2.txt"), TEXTS[1:])
-    write(Path(name) if name.endswith(".txt") else Path(name) / "a.txt", TEXTS[:1])
-    assert read(name, streaming=streaming) == TEXTS[:1]
-
-
-def test_a_number_is_no_name_of_a_corpus():
-    with pytest.raises(ValueError, match="path is 202405, of type int; expected str"):
-        load_documents(202405)
-    with pytest.raises(ValueError, match="corpus is 202405, of type int; expected str"):
-        fill({"encoder": "starter", "corpus": 202405}, PretrainingRecipe)
-
-
-def test_hidden_files_of_a_folder_are_skipped(tmp_path):
-    write(tmp_path / ".corpus" / "a.txt", TEXTS[:1])
-    for hidden in ("._a.txt", ".ipynb_checkpoints/a-checkpoint.txt", "sub/.old/a.txt"):
-        write(tmp_path / ".corpus" / hidden, TEXTS[1:])
-    assert read(tmp_path / ".corpus") == TEXTS[:1]
-
-
-def test_files_are_stored_once_until_they_change(tmp_path):
-    file = write(tmp_path / "c.txt", TEXTS)
-    first, second = load_documents(str(file)), load_documents(str(file))
-    assert first._fingerprint == second._fingerprint
-    write(file, TEXTS[:2])
-    assert read(file) == TEXTS[:2]
-    assert load_documents(str(file))._fingerprint != first._fingerprint
-
-
-def test_a_data_set_saved_to_disk_is_opened(tmp_path):
-    Dataset.from_dict({"text": TEXTS, "id": [1, 2, 3]}).save_to_disk(tmp_path / "saved")
-    assert read(tmp_path / "saved") == read(tmp_path / "saved", streaming=True) == TEXTS
-
-
-def test_of_a_collection_the_passages_are_read(tmp_path):
-    write(tmp_path / "c" / "corpus.jsonl.gz", TEXTS)
-    write(tmp_path / "c" / "queries.jsonl", ["not a document"])
-    assert read(tmp_path / "c") == TEXTS
-    assert len(read("health")) == len(load_passages("health"))
-
-
-def test_sources_follow_one_another_and_take_turns_in_a_stream(tmp_path, monkeypatch):
-    # The library waits 5 s for its reading threads when it has read all.
-    monkeypatch.setattr("datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN", 0, raising=False)
-    rows = ["a.", "b.", "", "c.", "d.", "e.", "f."]
-    long = write(tmp_path / "c.parquet", rows, column="sentence")
-    joined = Source(str(long), text_column="sentence", join_rows=3)
-    (tmp_path / "c.csv").write_text("text\n1900\n")  # a number is text, too
-    short = tmp_path / "c.csv"
-    assert read(joined, short) == ["a. b.", "c. d. e.", "f.", "1900"]
-    assert read(joined, short, streaming=True) == ["a. b.", "1900", "c. d. e.", "f."]
-
-
-@pytest.mark.parametrize("path", ["{}/c.jsonl", "./no/folder", "c.txt", "{}/*.txt", "{}"])
-def test_a_missing_file_is_not_taken_for_a_data_set(path, tmp_path):
-    with pytest.raises(FileNotFoundError, match="There are no documents at"):
-        read(path.format(tmp_path))
-
-
-def test_a_broken_file_is_named(tmp_path):
-    file = tmp_path / "c.jsonl"
-    file.write_text('{"text": "a."}\n{"text": \n')
-    with pytest.raises(ValueError, match=r"c.jsonl:2: .* is not JSON"):
-        read(str(file))
-    file.write_text('{"text": ["a.", "b."]}\n')
-    for streaming in (False, True):
-        with pytest.raises(
-            ValueError,
-            match=r"'text' of .*c.jsonl, row 1, holds \['a.', 'b.'\], expected one string",
-        ):
-            read(str(file), streaming=streaming)
-
-
-@pytest.mark.parametrize("name", ["owner/name", "wikitext"])
-def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(name, monkeypatch):
-    calls = []
-
-    def load(*args: Any, **kwargs: Any) -> Dataset:
-        calls.append((args, kwargs))
-        return Dataset.from_dict({"title": ["a"] * 3, "body": TEXTS})
-
-    monkeypatch.setattr(documents, "load_dataset", load)
-    source = Source(name, name="en", split="train[:1%]", revision="v2", text_column="body")
-    assert read(source) == TEXTS
-    expected = {"split": "train[:1%]", "revision": "v2", "streaming": False}
-    assert calls == [((name, "en"), expected)]
-    with pytest.raises(ValueError, match=r"no column 'text': its columns are body, title"):
-        read(name)
 
 
 @pytest.fixture
