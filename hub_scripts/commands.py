@@ -204,6 +204,24 @@ def mine(line: "CommandLine") -> None:
     print(f"next: condenser finetune finetune/own-text {data}")
 
 
+def adapt(line: "CommandLine") -> None:
+    """Adapt a retriever to your text without labels; the result is kept only if it is better.
+
+    condenser adapt sentence-transformers/all-MiniLM-L6-v2 my-collection --output_dir runs/adapted
+
+    The verdict is by the collection's dev queries, or else by queries made from the text.
+    """
+    from modeling_condenser.adaptation.recipe import AdaptationRecipe, MapSettings
+
+    settings = line.read(AdaptationRecipe, MapSettings, plain=("model", "corpus"))
+    from modeling_condenser.adaptation.adapt import adapt as stage
+
+    done = stage(settings)
+    print(
+        f"{done.verdict}\nwritten: {done.model} ({'adapted' if done.is_adapted else 'the start'})"
+    )
+
+
 def evaluate(line: "CommandLine") -> None:
     """Search with retrievers or BM25, measure, and test whether the systems differ.
 
@@ -345,7 +363,7 @@ def collection(line: "CommandLine") -> None:
 COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
     function.__name__.replace("_", "-"): function
     for function in (
-        *(demo, pretrain, import_reference, export, finetune, encode, mine),
+        *(demo, adapt, pretrain, import_reference, export, finetune, encode, mine),
         *(evaluate, search, analyze, study, push, space, collection),
     )
 }

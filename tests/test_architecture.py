@@ -15,7 +15,7 @@ PACKAGE = ROOT / "modeling_condenser"
 # Each room may import from those before it.
 ROOMS = (
     "runs hub collection pretraining encoding retrieval space mining finetuning evaluation "
-    "analysis study"
+    "analysis adaptation study"
 ).split()
 
 

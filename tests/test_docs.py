@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 # In the order in which a reader would run them.
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("pretraining", "finetuning", "evaluation", "hub")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("pretraining", "finetuning", "adaptation", "evaluation", "hub")),
 ]
 
 
@@ -86,6 +86,6 @@ def test_the_readme_is_short_and_all_that_it_and_the_docs_name_exists():
             assert (page.parent / link).is_file(), (page, link)
         for module in re.findall(r"python -m (benchmarks\.\w+)", text):
             assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), (page, module)
-        kinds = "pretrain|finetune|mine|evaluate|study|analyze"
+        kinds = "pretrain|finetune|adapt|mine|evaluate|study|analyze"
         for recipe in re.findall(rf"`((?:{kinds})/[\w-]+)`", text):
             assert (ROOT / "configuration" / f"{recipe}.yaml").is_file(), (page, recipe)

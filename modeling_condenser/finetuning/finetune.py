@@ -26,6 +26,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import settle_pooler
+from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import EncodingContract, Pooling
@@ -89,8 +90,8 @@ def keep_similarity(recipe: FinetuningRecipe) -> FinetuningRecipe:
     return recipe
 
 
-def open_encoder(name: str, changes: Mapping[str, Any]) -> Retriever:
-    """Load an encoder to fine-tune, in float32; `changes` are fields of `EncodingContract`.
+def open_encoder(name: str, changes: Mapping[str, Any], *, dtype: Dtype = "float32") -> Retriever:
+    """Load an encoder to fine-tune; `changes` are fields of `EncodingContract`.
 
     The model is reduced to transformer and pooling: the losses normalise vectors themselves.
     """
@@ -99,7 +100,7 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> Retriever:
         raise ValueError(
             f"{folder} is a Condenser checkpoint: use `condenser export` first, and fine-tune that."
         )
-    opened = Retriever(folder, **changes)
+    opened = Retriever(folder, dtype=dtype, **changes)
     modules: list[Any] = list(opened.model)
     kinds, pooling = [type(module) for module in modules], opened.contract.pooling
     is_plain = kinds[:2] == [Transformer, PoolingModule] and kinds[2:] in ([], [Normalize])

@@ -22,6 +22,7 @@ from . import markdown, training_log
 from .contract import CONTRACT_FILE, EncodingContract
 from .model_folder import STARTER_TITLE, is_checkpoint, read_config
 from .provenance import (
+    ADAPTATION,
     FINETUNING,
     EvaluationResult,
     Stage,
@@ -78,12 +79,12 @@ def write_card(
     own_stages = drop_starter(stages)
     readiness = {n: s.readiness for n, s in label_stages(own_stages).items() if s.readiness}
     pictures = _draw_pictures(own_stages, readiness)
-    is_finetuned = any(stage.name == FINETUNING for stage in stages)
+    is_retriever = any(stage.name in (FINETUNING, ADAPTATION) for stage in stages)
     title = name.rpartition("/")[2] if name else _title(folder)
     existing, text = read_card(folder / CARD_FILE)
     task, tags = "fill-mask", ["condenser", "dense-retrieval"]
     if contract:
-        task = "sentence-similarity" if is_finetuned else "feature-extraction"
+        task = "sentence-similarity" if is_retriever else "feature-extraction"
         tags += ["sentence-transformers", "feature-extraction"]
     made = ModelCardData(
         library_name="sentence-transformers" if contract else "transformers",
@@ -108,7 +109,8 @@ def write_card(
         contract=contract,
         code_files=sorted(file.name for file in folder.glob("*.py")),
         objectives=[stage.run.get("objective") for stage in stages],
-        is_finetuned=is_finetuned,
+        is_retriever=is_retriever,
+        adaptation=stages[-1].run if stages and stages[-1].name == ADAPTATION else None,
         results=results,
         readiness=readiness,
         pictures=pictures,

@@ -27,7 +27,7 @@ from .training_log import readiness_entries, thin_log
 
 PROVENANCE_FILE = "provenance.json"
 RESULTS_FILE, RUNS_FOLDER = "evaluation_results.json", "evaluation"
-PRETRAINING, FINETUNING = "Pre-training", "Fine-tuning"
+PRETRAINING, FINETUNING, ADAPTATION = "Pre-training", "Fine-tuning", "Adaptation"
 
 SECRETS = {
     "a Hugging Face token": r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}",
@@ -55,7 +55,7 @@ class Stage:
     """One stage of training.
 
     Attributes:
-        name: "Pre-training" or "Fine-tuning".
+        name: "Pre-training", "Fine-tuning" or "Adaptation".
         recipe: its settings, without secrets and local paths (`publishable`).
         run: its record: data, versions, hardware, time.
         log: at most 200 entries of the training log with losses (`thin_log`).

@@ -96,8 +96,7 @@ class Bm25:
         """Find up to `depth` passages that share words with each query (query id -> text)."""
         run: Run = {}
         for query_id, text in bar(queries.items(), "BM25", unit="query", total=len(queries)):
-            known = self.index.get_tokens_ids(split_words(text))  # without stopwords
-            scores = self.index.get_scores_from_ids(known)  # (N,)
+            scores = self.scores(text)
             # bm25s' own top-k does not break ties by id.
             rows = np.flatnonzero(scores > 0)
             if depth < len(rows):
@@ -105,6 +104,11 @@ class Bm25:
             ids = self._ids.take(pa.array(rows)).to_pylist()
             run[query_id] = dict(zip(ids, scores[rows].tolist(), strict=True))
         return cut_run(run, depth)
+
+    def scores(self, query: str) -> np.ndarray:
+        """The scores of all passages for a query, (N,) float32."""
+        known = self.index.get_tokens_ids(split_words(query))  # without stopwords
+        return self.index.get_scores_from_ids(known)
 
     def _make_index(self, passages: Dataset) -> bm25s.BM25:
         rows = iterate_rows(passages.select_columns(["title", "text"]))

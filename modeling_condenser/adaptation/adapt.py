@@ -1,0 +1,342 @@
+"""Adapt a retriever to a collection without labels, and decide whether to keep the result.
+
+1. Encode the passages, and make queries of them (`queries.py`).
+2. Learn where the vectors should move (`vector_map.py`).
+3. Judge the map on queries that it was not trained on. If it is not better, the start is written.
+4. Train the last layers of the encoder to put the vectors there (`encoder_training.py`).
+5. Encode again, and judge the encoder itself.
+
+Without judged dev queries, each kind of query is judged by a map that was trained on the other
+kinds: queries of a kind that was trained on become better even where those of users become worse.
+"""
+
+import hashlib
+import logging
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from modeling_condenser.collection.collection import Qrels, fingerprint_passages
+from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.collection.passages import find_rows, titles_and_texts
+from modeling_condenser.encoding.encode import encode_collection
+from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.evaluation.measures import evaluate_run
+from modeling_condenser.evaluation.significance import Comparison, compare
+from modeling_condenser.evaluation.verdict import Verdict
+from modeling_condenser.finetuning.finetune import open_encoder
+from modeling_condenser.hub.export import write_repository
+from modeling_condenser.hub.model_folder import read_json
+from modeling_condenser.hub.provenance import ADAPTATION, Stage, publishable, read_provenance
+from modeling_condenser.retrieval.bm25 import Bm25
+from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, search_exact_arrays
+from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.run_folder import (
+    MODEL_FOLDER,
+    START,
+    RunIdentity,
+    check_run_folder,
+    claim_run_folder,
+    describe_machine,
+    record_run,
+    whole_folder,
+)
+from modeling_condenser.runs.whole_files import write_json
+
+from .corpus import look_at, read_passages
+from .encoder_training import train_encoder
+from .queries import FILE, Query, make_queries, read_queries
+from .recipe import AdaptationRecipe, MapSettings
+from .vector_map import Teacher, TrainingQueries, apply_map, fit_map, select_queries
+
+logger = logging.getLogger(__name__)
+
+ADAPTED_FOLDER = "adapted"
+VERDICT_FILE, MEASURE = "verdict.json", "nDCG@10"
+_DEPTH, _DEV = 100, "dev"
+_JUDGED = 300  # made queries of each kind that the verdict is about
+_LEAST_JUDGED = 50
+MARGIN = 0.005  # least gain on made queries that counts, because they are not those of users
+
+Values = dict[str, float]
+"""Query -> nDCG@10."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Queries of the verdict: their texts, vectors (Q, D), names, and judgements."""
+
+    texts: Sequence[str]
+    vectors: np.ndarray
+    names: Sequence[str]
+    qrels: Qrels
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What `adapt` did: the folder of the written model, and the verdict."""
+
+    model: Path
+    verdict: Verdict
+    is_adapted: bool  # whether the written model is the adapted one, or the start
+
+
+def adapt(settings: Mapping[str, Any]) -> Adaptation:
+    """Adapt a retriever to a corpus; an interrupted call continues from its embeddings.
+
+    Args:
+        settings: fields of `AdaptationRecipe` and of `MapSettings`.
+
+    Raises:
+        ValueError: a setting, the model or the corpus does not fit, or `output_dir` holds another
+            run.
+        FileNotFoundError: the model, the corpus or the file of queries does not exist.
+    """
+    recipe, map_settings = fill(settings, AdaptationRecipe, MapSettings)
+    out = Path(recipe.output_dir)
+    check_run_folder(out, RunIdentity(settings))
+    start = open_start(recipe)
+    passages = read_passages(recipe.corpus, start)
+    queries = collect_queries(recipe, passages)
+    identity = RunIdentity(
+        settings,
+        {
+            START: start.fingerprint,
+            "passages_fingerprint": fingerprint_passages(passages),
+            "queries_sha256": hashlib.sha256(repr(queries).encode()).hexdigest(),
+        },
+    )
+    claim_run_folder(out, identity)
+    if (out / VERDICT_FILE).is_file():
+        logger.info("%s is finished.", out)
+        return read_adaptation(out)
+    logger.info("%s.", look_at(passages, start, seed=recipe.seed))
+    return _Adapter(recipe, map_settings, start, passages, queries).run(identity)
+
+
+def open_start(recipe: AdaptationRecipe) -> Retriever:
+    """Open the retriever to adapt, of Transformer and Pooling alone; a ValueError if it cannot be.
+
+    Its vectors are normalised by `Retriever`.
+    """
+    retriever = open_encoder(recipe.model, {}, dtype=recipe.dtype)
+    if retriever.contract.similarity != "cosine":
+        raise ValueError(
+            f"{recipe.model} compares by {retriever.contract.similarity}, expected a model that "
+            "compares by the cosine. Fine-tune it with similarity: cosine first."
+        )
+    return retriever
+
+
+def collect_queries(recipe: AdaptationRecipe, passages: Dataset) -> list[Query]:
+    """The queries to train on: made from the passages, of a file, and judged ones."""
+    titles, texts = list(passages["title"]), list(passages["text"])
+    queries = make_queries(titles, texts, kinds=recipe.kinds, n=recipe.n_queries, seed=recipe.seed)
+    if recipe.queries is not None:
+        queries += read_queries(Path(recipe.queries), list(passages["_id"]), texts)
+    if recipe.labels:
+        judged = load_collection(recipe.corpus, split="train")
+        rows = find_rows(passages, chain.from_iterable(judged.qrels.values()))
+        queries += [
+            Query(judged.queries[query], rows[passage], FILE)
+            for query, grades in judged.qrels.items()
+            for passage, grade in grades.items()
+            if grade > 0
+        ]
+    if not queries:
+        raise ValueError(
+            f"No query could be made from {recipe.corpus}: its passages have fewer than two "
+            "sentences or ten words. Give longer passages, or a file of queries (queries)."
+        )
+    return queries
+
+
+class _Adapter:
+    """The stages of an adaptation."""
+
+    def __init__(
+        self,
+        recipe: AdaptationRecipe,
+        settings: MapSettings,
+        start: Retriever,
+        passages: Dataset,
+        queries: list[Query],
+    ) -> None:
+        self.recipe, self.settings, self.start, self.passages = recipe, settings, start, passages
+        self.queries, self.out = queries, Path(recipe.output_dir)
+        self.ids: list[str] = list(passages["_id"])
+        self.dev = None
+        if isinstance(recipe.corpus, str):
+            self.dev = load_dev(recipe.corpus, judged="test")
+
+    def run(self, identity: RunIdentity) -> Adaptation:
+        vectors = self.encode(self.start, "start")
+        found = self.start.encode_queries([query.text for query in self.queries])
+        teacher = Teacher(Bm25(self.passages), vectors, self.settings.bm25_weight)
+        self.training = select_queries(self.queries, found, teacher)
+        logger.info("%d of %d queries are kept.", len(self.training.queries), len(self.queries))
+        fit = partial(fit_map, teacher=teacher, settings=self.settings, seed=self.recipe.seed)
+        change = fit(self.training)
+        before, after = self.judge_map(change, vectors, fit)
+        verdict = self.verdict(after, before)
+        is_adapted = verdict.outcome == "better" or self.recipe.keep_adapted
+        adapted = self.out / ADAPTED_FOLDER
+        if is_adapted:
+            logger.info("Of the map: %s.", verdict)
+            if not adapted.is_dir():
+                trained = self.train(change, vectors)
+                with whole_folder(adapted) as folder:
+                    self.write_adapted(folder, trained, verdict)
+            retriever = Retriever(adapted, dtype=self.recipe.dtype)
+            verdict = self.judge_encoder(retriever, change, vectors, before, after)
+            is_adapted = verdict.outcome == "better" or self.recipe.keep_adapted
+        with whole_folder(self.out / MODEL_FOLDER) as folder:
+            source = adapted if is_adapted else self.start.folder
+            shutil.copytree(source, folder, dirs_exist_ok=True)
+        facts = {"verdict": verdict.to_dict(), "is_adapted": is_adapted}
+        record_run(self.out, {**identity.fingerprints, **facts, "seed": self.recipe.seed})
+        write_json(self.out / VERDICT_FILE, facts)
+        return Adaptation(self.out / MODEL_FOLDER, verdict, is_adapted)
+
+    def encode(self, retriever: Retriever, name: str) -> np.ndarray:
+        """Encode the passages, (N, D)."""
+        folder = self.out / EMBEDDINGS_FOLDER / name
+        return np.concatenate([*encode_collection(retriever, self.passages, folder).blocks()])
+
+    def measure(self, passages: np.ndarray, queries: np.ndarray, judged: Judged) -> Values:
+        """The figure of each judged query, from vectors (N, D) and (Q, D)."""
+        run = search_exact_arrays(
+            passages,
+            self.ids,
+            query_embeddings=queries,
+            query_ids=judged.names,
+            depth=min(_DEPTH, len(self.ids)),
+        )
+        return evaluate_run(judged.qrels, run, measures=[MEASURE]).per_query[MEASURE]
+
+    def verdict(self, after: Values, before: Values) -> Verdict:
+        made = f"{len(before)} queries of kinds that were not trained on"
+        return Verdict(
+            compare(after, before, seed=self.recipe.seed),
+            measure=MEASURE,
+            queries=made if self.dev is None else f"{len(before)} judged dev queries",
+            margin=MARGIN if self.dev is None else 0.0,
+        )
+
+    def train(self, change: np.ndarray, vectors: np.ndarray) -> Retriever:
+        """Train an encoder to put queries and passages where the map moves those of the start."""
+        random, contract = np.random.default_rng(self.recipe.seed), self.start.contract
+        n = self.recipe.train_steps * self.recipe.train_batch_size
+        rows = random.choice(len(self.passages), n, replace=len(self.passages) < n)
+        chosen = random.choice(
+            len(self.training.queries), n, replace=len(self.training.queries) < n
+        )
+        texts = [contract.passage(*own) for own in titles_and_texts(self.passages, rows)]
+        queries = [contract.query(self.training.queries[i].text) for i in chosen]
+        trained = open_encoder(self.recipe.model, {})  # in float32
+        train_encoder(
+            trained,
+            (queries, apply_map(self.training.vectors[chosen], change)),
+            (texts, apply_map(vectors[rows], change)),
+            self.recipe,
+        )
+        return trained
+
+    def write_adapted(self, folder: Path, trained: Retriever, verdict: Verdict) -> None:
+        """Write the repository of the trained encoder."""
+        run = {**describe_machine(), "objective": "adapt", "verdict": str(verdict)}
+        settings = {**asdict(self.recipe), **asdict(self.settings)}
+        recipe = publishable({"encoder": settings.pop("model"), **settings})
+        stage = Stage(ADAPTATION, recipe, publishable(run))
+        transformer: Any = trained.model[0]
+        write_repository(
+            folder,
+            transformer.model,
+            transformer.tokenizer,
+            trained.contract,
+            [*read_provenance(self.start.folder), stage],
+        )
+
+    def judge_map(
+        self, change: np.ndarray, vectors: np.ndarray, fit: Callable[[TrainingQueries], np.ndarray]
+    ) -> tuple[Values, Values]:
+        """The start's figures, and those of the map on dev queries.
+
+        Without dev queries: of each kind of query, by a map that was trained on the other kinds.
+        """
+        before, after = dict[str, float](), dict[str, float]()
+        for kind, judged in self.judged.items():
+            if kind != _DEV:
+                change = fit(self.training.without(kind))
+            before |= self.measure(vectors, judged.vectors, judged)
+            moved = apply_map(vectors, change), apply_map(judged.vectors, change)
+            after |= self.measure(*moved, judged)
+        return before, after
+
+    def judge_encoder(
+        self,
+        retriever: Retriever,
+        change: np.ndarray,
+        vectors: np.ndarray,
+        before: Values,
+        after: Values,
+    ) -> Verdict:
+        """Judge the trained encoder itself.
+
+        Without dev queries it was trained on all kinds: what it loses against the whole map is
+        taken off the figures `after`.
+        """
+        encoded, moved = self.encode(retriever, "adapted"), apply_map(vectors, change)
+        own = dict[str, float]()
+        for kind, judged in self.judged.items():
+            texts = retriever.encode_queries(judged.texts)
+            values = self.measure(encoded, texts, judged)
+            if kind != _DEV:
+                whole = self.measure(moved, apply_map(judged.vectors, change), judged)
+                values = {name: after[name] + values[name] - whole[name] for name in values}
+            own |= values
+        return self.verdict(own, before)
+
+    @cached_property
+    def judged(self) -> dict[str, Judged]:
+        """The queries of the verdict: those of the split dev, or else some of each kind."""
+        if self.dev is not None:
+            texts = list(self.dev.queries.values())
+            vectors = self.start.encode_queries(texts)
+            return {_DEV: Judged(texts, vectors, list(self.dev.queries), self.dev.qrels)}
+        found, queries = dict[str, Judged](), self.training.queries
+        for kind in dict.fromkeys(query.kind for query in queries):
+            rows = [row for row, query in enumerate(queries) if query.kind == kind][:_JUDGED]
+            if len(rows) < min(_LEAST_JUDGED, len(queries)) or len(rows) == len(queries):
+                continue
+            names = [f"{kind} {row}" for row in rows]
+            own = [self.ids[queries[row].passage] for row in rows]
+            qrels = {name: {passage: 1} for name, passage in zip(names, own, strict=True)}
+            texts = [queries[row].text for row in rows]
+            found[kind] = Judged(texts, self.training.vectors[rows], names, qrels)
+        if not found:
+            raise ValueError(
+                "Nothing is left to judge by: there are no dev queries, and queries of one kind "
+                "only. Add a split dev to the collection, or a file of queries (queries)."
+            )
+        return found
+
+
+def read_adaptation(out: Path) -> Adaptation:
+    """Read what an earlier call did in this folder."""
+    facts = read_json(out / VERDICT_FILE, {})
+    stored = dict(facts["verdict"])
+    del stored["outcome"]
+    comparison = Comparison(**stored.pop("comparison"))
+    if comparison.interval is not None:
+        low, high = comparison.interval  # a list in JSON
+        comparison = comparison._replace(interval=(low, high))
+    verdict = Verdict(comparison=comparison, **stored)
+    return Adaptation(out / MODEL_FOLDER, verdict, facts["is_adapted"])

@@ -1,0 +1,160 @@
+"""Queries for adapting a retriever: parts of the passages, or read from a file.
+
+A part of a passage stands for what a user could ask for:
+
+title       its title
+heading     a heading of Markdown or HTML
+sentence    a sentence, as in the Inverse Cloze Task (Lee, Chang & Toutanova 2019)
+span        4 to 10 consecutive words
+keywords    3 to 6 of its 12 words with the highest tf-idf, in their order in the passage
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from modeling_condenser.collection.text_files import read_rows
+from modeling_condenser.pretraining.sentences import sentence_starts
+
+_WORD = re.compile(r"\w\w+")
+_HEADING = re.compile(
+    r"^#{1,6}[ \t]+(\S.*?)[ \t]*#*$|<h[1-6][^>]*>(.+?)</h[1-6]>", re.MULTILINE | re.IGNORECASE
+)
+_TAG = re.compile(r"<[^>]+>")
+_SENTENCE_WORDS = range(4, 31)
+_BEST_WORDS = 12  # of a passage, among which keywords are drawn
+_COMMON = 0.1  # a word of a larger share of the passages is no keyword
+
+FILE = "file"  # the kind of a query that was not made from its passage
+
+
+class Query(NamedTuple):
+    """A query with its passage, and what a file says about other passages.
+
+    Attributes:
+        text: of the query, without prompt.
+        passage: row of the passage.
+        kind: a name of `KINDS`, or "file".
+        negatives: rows of hard negatives.
+        scores: a teacher's scores of the passage and of the negatives.
+    """
+
+    text: str
+    passage: int
+    kind: str
+    negatives: tuple[int, ...] = ()
+    scores: tuple[float, ...] = ()
+
+
+class PassageParts:
+    """Makes queries from passages, given as titles and texts."""
+
+    def __init__(self, titles: Sequence[str], texts: Sequence[str]):
+        self.titles, self.texts = titles, texts
+        both = zip(titles, texts, strict=True)
+        self._counts = [Counter(_words(f"{title} {text}")) for title, text in both]
+        self._n_passages_with = Counter(word for counts in self._counts for word in counts)
+
+    def title(self, row: int, random: Random) -> str | None:
+        return self.titles[row].strip() or None
+
+    def heading(self, row: int, random: Random) -> str | None:
+        found = _HEADING.findall(self.texts[row])
+        found = [markdown or _TAG.sub("", html) for markdown, html in found]
+        return random.choice(found) if found else None
+
+    def sentence(self, row: int, random: Random) -> str | None:
+        text = self.texts[row]
+        bounds = [*sentence_starts(text), len(text)]
+        parts = [text[start:end].strip() for start, end in pairwise(bounds)]
+        fitting = [part for part in parts if len(part.split()) in _SENTENCE_WORDS]
+        return random.choice(fitting) if len(parts) > 1 and fitting else None
+
+    def span(self, row: int, random: Random) -> str | None:
+        words = self.texts[row].split()
+        length = random.randint(4, 10)
+        if len(words) < 2 * length:
+            return None
+        first = random.randrange(len(words) - length + 1)
+        return " ".join(words[first : first + length])
+
+    def keywords(self, row: int, random: Random) -> str | None:
+        counts, n_with = self._counts[row], self._n_passages_with
+        most = max(_COMMON * len(self.texts), 2)
+        weights = {
+            word: math.sqrt(count) * math.log(len(self.texts) / n_with[word])
+            for word, count in counts.items()
+            if 1 < n_with[word] <= most
+        }
+        best = sorted(weights, key=lambda word: (-weights[word], word))[:_BEST_WORDS]
+        if len(best) < 4:
+            return None
+        chosen = set(random.sample(best, random.randint(3, min(6, len(best)))))
+        return " ".join(word for word in counts if word in chosen)  # in their first order
+
+
+KINDS = ("title", "heading", "sentence", "span", "keywords")
+"""The methods of `PassageParts`."""
+
+
+def make_queries(
+    titles: Sequence[str], texts: Sequence[str], *, kinds: Sequence[str], n: int, seed: int
+) -> list[Query]:
+    """Make up to n queries of each kind, each of another passage, in random order."""
+    parts, random = PassageParts(titles, texts), Random(seed)
+    queries = []
+    for kind in kinds:
+        order = random.sample(range(len(texts)), len(texts))
+        made = ((row, getattr(parts, kind)(row, random)) for row in order)
+        queries += _first(n, (Query(text, row, kind) for row, text in made if text))
+    random.shuffle(queries)
+    return queries
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _first(n: int, queries: Iterator[Query]) -> list[Query]:
+    return list(islice(queries, n))
+
+
+def read_queries(file: Path, ids: Sequence[str], contents: Sequence[str]) -> list[Query]:
+    """Read queries for passages from JSON lines; see `AdaptationRecipe.queries`.
+
+    Args:
+        file: of the queries.
+        ids: of the passages.
+        contents: their texts, for queries that give a text instead of an id.
+
+    Raises:
+        ValueError: a line has no query, or names a passage that does not exist.
+    """
+    rows = {name: row for row, name in enumerate(ids)}
+    places = {text: row for row, text in reversed(list(enumerate(contents)))}
+    queries = []
+    for number, line in enumerate(read_rows(file), start=1):
+        text, name, passage = line.get("query"), line.get("passage_id"), line.get("passage")
+        row = rows.get(str(name)) if name is not None else places.get(str(passage))
+        negatives = [rows.get(str(other)) for other in line.get("negative_ids") or ()]
+        scores = tuple(map(float, line.get("scores") or ()))
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"{file}, row {number}: query is {text!r:.80}, expected a text.")
+        if row is None or None in negatives:
+            what = f"passage_id {name!r}" if name is not None else f"passage {passage!r:.80}"
+            raise ValueError(
+                f"{file}, row {number}: {what} or one of negative_ids is not in the corpus: "
+                "expected the id or the whole text of one of its passages."
+            )
+        if scores and len(scores) != 1 + len(negatives):
+            raise ValueError(
+                f"{file}, row {number}: {len(scores)} scores for 1 passage and {len(negatives)} "
+                "negatives, expected one for each, the passage first."
+            )
+        queries.append(Query(text, row, FILE, tuple(negatives), scores))  # type: ignore[arg-type]
+    return queries

@@ -1,0 +1,80 @@
+"""The fields of an adaptation recipe."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from modeling_condenser.encoding.embeddings import Dtype
+from modeling_condenser.runs.recipe import check_least
+
+from .queries import KINDS
+
+
+@dataclass(frozen=True)
+class MapSettings:
+    """How a map is trained.
+
+    Attributes:
+        bm25_weight: weight of BM25 in the teacher, from 0 to 1; the rest is the retriever's.
+        teacher_temperature, temperature: divide the scores of teacher and student.
+        contrast_weight: of InfoNCE.
+        n_candidates: hard candidates of a query, drawn from the teacher's first 16.
+        steps, batch_size, learning_rate: of AdamW, with linear decay.
+    """
+
+    bm25_weight: float = 0.5
+    teacher_temperature: float = 0.3
+    temperature: float = 0.05
+    contrast_weight: float = 0.1
+    n_candidates: int = 7
+    steps: int = 300
+    batch_size: int = 128
+    learning_rate: float = 3e-4
+
+
+@dataclass(frozen=True)
+class AdaptationRecipe:
+    """Fields of an adaptation recipe, beside those of `MapSettings`.
+
+    Attributes:
+        model: folder or Hub name of a sentence-transformers model or an export that compares by the
+            cosine.
+        corpus: a collection (a folder in the layout of BEIR, MS MARCO or DPR, a Hub data set, or
+            "health"), or text as for `condenser pretrain`, of which each document is a passage.
+        output_dir: folder for embeddings, model and verdict.
+        queries: JSON lines of queries that a person or a language model wrote for passages: `query`
+            and `passage_id`, or `passage` with the text; optionally `negative_ids`, and `scores` of
+            passage and negatives.
+        labels: also train on the judgements of the collection's split train.
+        kinds: of queries to make from the passages: title, heading, sentence, span, keywords.
+        n_queries: of each kind.
+        keep_adapted: write the adapted model whatever the verdict is.
+        train_layers: how many of the encoder's last layers learn to put the vectors in place.
+        train_steps: of their training.
+        train_batch_size: passages in a step, and as many queries.
+        train_learning_rate: of their training.
+        dtype: of the weights while encoding: "float32", or "bfloat16", which is faster on
+            accelerators and some CPUs.
+        seed: of queries, map and training.
+    """
+
+    model: str
+    corpus: Any
+    output_dir: str
+    queries: str | None = None
+    labels: bool = False
+    kinds: list[str] = field(default_factory=lambda: list(KINDS))
+    n_queries: int = 2000
+    keep_adapted: bool = False
+    train_layers: int = 2
+    train_steps: int = 60
+    train_batch_size: int = 24
+    train_learning_rate: float = 2e-4
+    dtype: Dtype = "float32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_least(self, n_queries=1, train_layers=1, train_steps=1, train_batch_size=1)
+        if unknown := set(self.kinds) - set(KINDS):
+            raise ValueError(
+                f"kinds names {', '.join(sorted(unknown))}, expected some of {', '.join(KINDS)}."
+            )

@@ -1,0 +1,171 @@
+"""Learn where the vectors of a collection should move: a linear map of a retriever's vectors.
+
+The map v -> v + v A is trained on vectors that are encoded once, so a step costs a few products of
+small matrices, and a model of any size is adapted in a minute. It has D * D numbers, far fewer than
+the encoder, and starts from A = 0, the retriever itself.
+
+The objective is that of CADET (Tamber et al. 2025, arXiv 2505.19274) with another teacher. For each
+query, softmax(teacher / t) over the candidates of the batch is the target of softmax(cosine / s)
+(listwise KL divergence); to it is added a little InfoNCE, in which passages that the teacher scores
+above .95 of the query's own are no negatives. The teacher is the standardised score of BM25 and of
+the retriever itself. D numbers in a vector, N passages, B queries in a batch, C candidates.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from modeling_condenser.retrieval.bm25 import Bm25
+from modeling_condenser.runs.progress import bar
+
+from .queries import Query
+from .recipe import MapSettings
+
+_FALSE_NEGATIVE = 0.95  # of the own passage's teacher score
+_FIRST_RANKS = 16  # of the teacher, from which hard candidates are drawn
+_KEPT_RANK = 20  # a query is kept if its passage is among the first of BM25 or of the retriever
+_QUERIES_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """Scores all passages for queries.
+
+    Attributes:
+        bm25: over the passages.
+        passages: (N, D) vectors.
+        weight: of BM25.
+    """
+
+    bm25: Bm25
+    passages: np.ndarray
+    weight: float
+
+    def parts(self, texts: Sequence[str], vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Scores of BM25 and of the retriever for Q queries with vectors (Q, D): (Q, N) each."""
+        return np.stack([self.bm25.scores(text) for text in texts]), vectors @ self.passages.T
+
+    def scores(self, texts: Sequence[str], vectors: np.ndarray) -> np.ndarray:
+        """Standardised and fused, (Q, N) float32."""
+        lexical, dense = map(standardise, self.parts(texts, vectors))
+        return self.weight * lexical + (1 - self.weight) * dense
+
+
+def standardise(scores: np.ndarray) -> np.ndarray:
+    """Scores of each query, (Q, N), with mean 0 and deviation 1; 0 where all are equal."""
+    deviation = scores.std(axis=1, keepdims=True)
+    centred = scores - scores.mean(axis=1, keepdims=True)
+    return (centred / np.where(deviation > 0, deviation, 1)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class TrainingQueries:
+    """The queries that are trained on.
+
+    Attributes:
+        queries: in the order of the vectors.
+        vectors: (Q, D) float32.
+        hard: (Q, 16) rows of the teacher's first passages.
+    """
+
+    queries: Sequence[Query]
+    vectors: np.ndarray
+    hard: np.ndarray
+
+    def without(self, kind: str) -> "TrainingQueries":
+        """The queries of the other kinds."""
+        kept = [i for i, query in enumerate(self.queries) if query.kind != kind]
+        return TrainingQueries([self.queries[i] for i in kept], self.vectors[kept], self.hard[kept])
+
+
+def select_queries(
+    queries: Sequence[Query], vectors: np.ndarray, teacher: Teacher
+) -> TrainingQueries:
+    """Keep the queries whose passage BM25 or the retriever ranks among the first 20.
+
+    Queries of a file are all kept.
+    """
+    kept, hard = [], []
+    for first in bar(range(0, len(queries), _QUERIES_AT_ONCE), "teacher", unit="batch"):
+        some = queries[first : first + _QUERIES_AT_ONCE]
+        parts = teacher.parts([query.text for query in some], vectors[first : first + len(some)])
+        rows = np.array([query.passage for query in some])
+        is_found = np.zeros(len(some), dtype=bool)
+        for scores in parts:
+            own = np.take_along_axis(scores, rows[:, None], axis=1)  # (Q, 1)
+            is_found |= ((scores > own).sum(axis=1) < _KEPT_RANK) & (own[:, 0] != 0)
+        is_found |= np.array([bool(query.scores) or query.kind == "file" for query in some])
+        lexical, dense = map(standardise, parts)
+        fused = teacher.weight * lexical + (1 - teacher.weight) * dense
+        depth = min(_FIRST_RANKS, fused.shape[1])
+        best = np.argpartition(-fused, depth - 1, axis=1)[:, :depth]
+        kept += (first + np.flatnonzero(is_found)).tolist()
+        hard.append(best[is_found])
+    return TrainingQueries([queries[i] for i in kept], vectors[kept], np.concatenate(hard))
+
+
+def fit_map(
+    training: TrainingQueries, teacher: Teacher, settings: MapSettings, *, seed: int = 0
+) -> np.ndarray:
+    """Train a map, (D, D) float32, on at least two queries."""
+    random = np.random.default_rng(seed)
+    passages = torch.from_numpy(teacher.passages)
+    change = torch.zeros(passages.shape[1], passages.shape[1], requires_grad=True)
+    optimizer = torch.optim.AdamW([change], lr=settings.learning_rate, weight_decay=0.0)
+    decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, settings.steps)
+    size = min(settings.batch_size, len(training.queries))
+    for _ in bar(range(settings.steps), "map", unit="step"):
+        chosen = random.choice(len(training.queries), size, replace=False)
+        queries = [training.queries[i] for i in chosen]
+        hard = random.permuted(training.hard[chosen], axis=1)[:, : settings.n_candidates]
+        own = np.array([query.passage for query in queries])
+        listed = [row for query in queries for row in query.negatives]
+        rows, places = np.unique([*own, *hard.ravel(), *listed], return_inverse=True)  # (C,)
+        vectors = training.vectors[chosen]
+        targets = teacher.scores([query.text for query in queries], vectors)[:, rows]
+        for row, query in zip(targets, queries, strict=True):
+            if query.scores:
+                known = np.searchsorted(rows, (query.passage, *query.negatives))
+                row[:] = -np.inf
+                row[known] = standardise(np.array([query.scores]))[0]
+        student = _moved(torch.from_numpy(vectors), change) @ _moved(passages[rows], change).T
+        loss = distillation_loss(
+            student, torch.from_numpy(targets), torch.from_numpy(places[: len(own)]), settings
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        decay.step()
+    return change.detach().numpy()
+
+
+def distillation_loss(
+    similarities: torch.Tensor, teacher: torch.Tensor, own: torch.Tensor, settings: MapSettings
+) -> torch.Tensor:
+    """Listwise KL divergence, and InfoNCE without probable false negatives; the mean over queries.
+
+    Args:
+        similarities: (B, C) of the student.
+        teacher: (B, C) scores; -inf for a passage that it does not score.
+        own: (B,) int64, the place of each query's passage among the candidates.
+        settings: the temperatures, and the weight of InfoNCE.
+    """
+    logits = similarities / settings.temperature
+    target = (teacher / settings.teacher_temperature).softmax(dim=1)
+    kl = F.kl_div(logits.log_softmax(dim=1), target, reduction="batchmean")
+    bound = _FALSE_NEGATIVE * teacher.gather(1, own[:, None]).clamp(min=0)
+    is_own = F.one_hot(own, teacher.shape[1]).bool()
+    logits = logits.masked_fill((teacher >= bound) & ~is_own, float("-inf"))
+    return kl + settings.contrast_weight * F.cross_entropy(logits, own)
+
+
+def apply_map(vectors: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """Vectors (N, D) moved by a map and normalised, (N, D) float32."""
+    return _moved(torch.from_numpy(vectors), torch.from_numpy(change)).numpy()
+
+
+def _moved(vectors: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+    return F.normalize(vectors + vectors @ change, dim=-1)

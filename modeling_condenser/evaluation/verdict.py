@@ -1,0 +1,48 @@
+"""Whether a changed model is better than its start, as one word with its figures."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from .significance import ALPHA, Comparison
+
+Outcome = Literal["better", "no difference", "worse"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A comparison of a changed model with its start on the same queries.
+
+    Attributes:
+        comparison: of the model (system) with its start (baseline).
+        measure: such as "nDCG@10".
+        queries: what the queries are, such as "300 judged dev queries".
+        margin: least difference that counts as better.
+    """
+
+    comparison: Comparison
+    measure: str
+    queries: str
+    margin: float = 0.0
+
+    @property
+    def outcome(self) -> Outcome:
+        """Better or worse if the difference is significant, and for better above the margin."""
+        if self.comparison.p_value < ALPHA and self.comparison.difference > self.margin:
+            return "better"
+        if self.comparison.p_value < ALPHA and self.comparison.difference < 0:
+            return "worse"
+        return "no difference"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures, for a file."""
+        known = {**asdict(self), "comparison": self.comparison._asdict()}
+        return {"outcome": self.outcome, **known}
+
+    def __str__(self) -> str:
+        own = self.comparison
+        low, high = own.interval or (float("nan"),) * 2
+        return (
+            f"{self.outcome}: {self.measure} {own.mean_system:.3f} against {own.mean_baseline:.3f} "
+            f"of the start, {own.difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f}, "
+            f"p = {own.p_value:.2g}) on {self.queries}"
+        )

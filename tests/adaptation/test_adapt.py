@@ -1,0 +1,106 @@
+"""Adaptations of a small published model, from start to end."""
+
+import json
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+from modeling_condenser.adaptation import adapt as stage
+from modeling_condenser.adaptation.adapt import adapt
+from modeling_condenser.encoding.retriever import Retriever
+from tests.encoding.making import save_modules
+
+
+@pytest.fixture(scope="module")
+def published(bert_folder, tmp_path_factory):
+    """A normalised mean-pooled model with prompts."""
+    modules = [Pooling(32, pooling_mode="mean"), Normalize()]
+    prompts = {"query": "query: ", "document": "passage: "}
+    folder = tmp_path_factory.mktemp("published") / "model"
+    how = {"similarity_fn_name": "cosine", "prompts": prompts}
+    return save_modules(folder, bert_folder, lambda _: modules, **how)
+
+
+@pytest.fixture(scope="module")
+def corpus(texts, tmp_path_factory):
+    """A collection without queries."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rows = [{"_id": f"p{i}", "title": f"Part {i}", "text": text} for i, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def settings(published, corpus, out, **changes):
+    small = {"n_queries": 60, "steps": 20, "batch_size": 16, "train_steps": 3}
+    small |= {"train_batch_size": 4, "train_layers": 1, "kinds": ["sentence", "span", "keywords"]}
+    paths = {"model": str(published), "corpus": str(corpus), "output_dir": str(out)}
+    return {**small, **paths, **changes}
+
+
+@pytest.mark.slow
+def test_the_adapted_model_has_the_form_of_the_start(published, corpus, tmp_path):
+    long = {"steps": 100, "learning_rate": 3e-3, "train_steps": 60, "train_batch_size": 16}
+    how = settings(published, corpus, tmp_path / "out", keep_adapted=True, **long)
+    done = adapt(how)
+    assert done.is_adapted
+    assert done.verdict.comparison.mean_baseline > 0
+    model, start = SentenceTransformer(str(done.model)), SentenceTransformer(str(published))
+    assert [type(module) for module in model] == [Transformer, Pooling, Normalize]
+    assert model.prompts["query"] == "query: "
+    assert model.max_seq_length == start.max_seq_length
+    # The encoder's vectors are nearer to those of the map than to those of the start.
+    embeddings = [
+        np.load(next((tmp_path / "out/embeddings" / name).glob("*.npy")))
+        for name in ("start", "adapted")
+    ]
+    assert not np.allclose(*embeddings, atol=1e-2)
+    texts = ["The river museum.", "Oslo"]
+    own = Retriever(done.model).encode_queries(texts)
+    np.testing.assert_allclose(own, model.encode_query(texts), atol=1e-5)
+    # A finished folder is only read.
+    assert adapt(how) == done
+    with pytest.raises(ValueError, match="seed: 0 then, 1 now|seed: 'not set' then, 1 now"):
+        adapt({**how, "seed": 1})
+
+
+@pytest.mark.slow
+def test_without_a_gain_the_start_itself_is_written(published, corpus, tmp_path):
+    done = adapt(settings(published, corpus, tmp_path / "out", learning_rate=1e-12))
+    assert (done.is_adapted, done.verdict.outcome) == (False, "no difference")
+    assert "not trained on" in str(done.verdict)
+    for file in published.rglob("*.*"):
+        assert (done.model / file.relative_to(published)).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.slow
+def test_an_interrupted_adaptation_continues_to_the_same_model(
+    published, corpus, tmp_path, monkeypatch
+):
+    whole = adapt(settings(published, corpus, tmp_path / "whole", keep_adapted=True))
+    how = settings(published, corpus, tmp_path / "out", keep_adapted=True)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage, "train_encoder", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            adapt(how)
+    done = adapt(how)
+    assert done.verdict == whole.verdict
+    weights = [run.model / "model.safetensors" for run in (done, whole)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_corpus_that_is_one_text_repeated_is_refused(published, tmp_path):
+    (tmp_path / "same.jsonl").write_text('{"text": "Bees fly. They rest."}\n' * 100)
+    with pytest.raises(ValueError, match="100 passages, of which 1 are different"):
+        adapt(settings(published, tmp_path / "same.jsonl", tmp_path / "out"))
+
+
+def test_a_model_that_compares_by_the_inner_product_is_refused(bert_folder, corpus, tmp_path):
+    model = save_modules(tmp_path / "m", bert_folder, lambda n: [Pooling(n, pooling_mode="mean")])
+    with pytest.raises(ValueError, match="compares by dot"):
+        adapt(settings(model, corpus, tmp_path / "out"))

@@ -1,0 +1,114 @@
+"""The map of vectors, against a loop over the equations."""
+
+import numpy as np
+import pytest
+import torch
+
+from modeling_condenser.adaptation.queries import Query
+from modeling_condenser.adaptation.recipe import MapSettings
+from modeling_condenser.adaptation.vector_map import (
+    Teacher,
+    TrainingQueries,
+    apply_map,
+    distillation_loss,
+    fit_map,
+    select_queries,
+    standardise,
+)
+
+SETTINGS = MapSettings(teacher_temperature=0.3, temperature=0.05, contrast_weight=0.1)
+
+
+class Words:
+    """Stands for BM25: the scores of each query's text are given."""
+
+    def __init__(self, scores):
+        self.given = scores
+
+    def scores(self, query):
+        return self.given[query]
+
+
+def naive_loss(similarities, teacher, own):
+    total = 0.0
+    for student, known, place in zip(similarities, teacher, own, strict=True):
+        target = np.exp(known / 0.3) / np.exp(known / 0.3).sum()
+        logits = student / 0.05
+        log_p = logits - np.log(np.exp(logits).sum())
+        total += (target * (np.log(target) - log_p)).sum()
+        kept = [
+            j for j in range(len(known)) if j == place or known[j] < 0.95 * max(known[place], 0)
+        ]
+        total += 0.1 * (np.log(np.exp(logits[kept]).sum()) - logits[place])
+    return total / len(own)
+
+
+def test_the_loss_is_that_of_the_equations():
+    random = np.random.default_rng(0)
+    similarities, teacher = random.uniform(-1, 1, (3, 6)), random.normal(size=(3, 6))
+    teacher[0, 2] = teacher[0, 1] * 0.97 if teacher[0, 1] > 0 else 0.1
+    own = np.array([1, 0, 5])
+    found = distillation_loss(*map(torch.from_numpy, (similarities, teacher, own)), SETTINGS)
+    assert found.item() == pytest.approx(naive_loss(similarities, teacher, own), rel=1e-9)
+
+
+def test_a_passage_without_a_score_is_no_target():
+    teacher = torch.tensor([[1.0, -1.0, float("-inf")]])
+    similarities = torch.tensor([[0.5, 0.1, 0.3]])
+    loss = distillation_loss(similarities, teacher, torch.tensor([0]), SETTINGS)
+    assert torch.isfinite(loss)
+
+
+def test_scores_are_standardised_by_query_and_equal_ones_are_zero():
+    found = standardise(np.array([[1.0, 2.0, 3.0], [4.0, 4.0, 4.0]]))
+    np.testing.assert_allclose(found[0], [-1.2247449, 0, 1.2247449], rtol=1e-6)
+    assert (found[1] == 0).all()
+
+
+def unit(vectors):
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Passages whose first 4 numbers say what BM25 sees, and whose other 12 hide it."""
+    random = np.random.default_rng(0)
+    meaning = unit(random.normal(size=(200, 4)))
+    passages = unit(np.hstack([meaning, 2 * random.normal(size=(200, 12))]))
+    vectors = unit(np.hstack([meaning, 2 * random.normal(size=(200, 12))]))
+    queries = [Query(f"q{i}", i, "title" if i % 2 else "span") for i in range(200)]
+    words = Words({f"q{i}": meaning[i] @ meaning.T for i in range(200)})
+    return queries, vectors, Teacher(words, passages, weight=1.0)
+
+
+def mean_rank(queries, vectors, passages):
+    scores = vectors @ passages.T
+    own = np.array([scores[i, query.passage] for i, query in enumerate(queries)])
+    return (scores > own[:, None]).sum(axis=1).mean()
+
+
+def test_a_map_learns_from_the_teacher_what_the_vectors_hide(world):
+    queries, vectors, teacher = world
+    training = select_queries(queries, vectors, teacher)
+    assert len(training.queries) == 200  # BM25 ranks each own passage first
+    half = training.without("title")
+    assert {query.kind for query in half.queries} == {"span"}
+    change = fit_map(half, teacher, MapSettings(steps=150, learning_rate=1e-2))
+    others = training.without("span")
+    before = mean_rank(others.queries, others.vectors, teacher.passages)
+    moved = apply_map(others.vectors, change), apply_map(teacher.passages, change)
+    assert mean_rank(others.queries, *moved) < before / 2
+    np.testing.assert_allclose(np.linalg.norm(moved[1], axis=1), 1, rtol=1e-5)
+    again = fit_map(half, teacher, MapSettings(steps=150, learning_rate=1e-2))
+    np.testing.assert_array_equal(change, again)
+
+
+def test_queries_that_nobody_can_answer_are_left_out():
+    passages = unit(np.random.default_rng(1).normal(size=(60, 8)))
+    words = Words({"lexical": np.eye(60)[0], "file": np.eye(60)[1], "neither": np.eye(60)[2]})
+    queries = [Query("lexical", 0, "title"), Query("file", 5, "file"), Query("neither", 7, "title")]
+    vectors = np.stack([-passages[0], -passages[5], -passages[7]])
+    kept = select_queries(queries, vectors, Teacher(words, passages, weight=0.5))
+    assert [query.text for query in kept.queries] == ["lexical", "file"]
+    assert isinstance(kept, TrainingQueries)
+    assert kept.hard.shape == (2, 16)
