@@ -167,6 +167,7 @@ class WholeTrainer(Trainer):
         arguments = self.args
         with arguments.main_process_first(desc="finding the checkpoint"):
             resume = self._enter_folder(resume_from_checkpoint)
+        first = _step(Path(resume)) if resume else None
         self._before = read_manifest(Path(resume)) if resume else {}
         self.train_seconds, self._started = self._before.get("train_seconds", 0.0), None
         self._loss_sum.fill_(self._before.get("loss_sum", 0.0))
@@ -178,7 +179,7 @@ class WholeTrainer(Trainer):
             arguments.push_to_hub, arguments.save_total_limit = self._is_pushing, self._keep
         self._take_time()
         self._started = None
-        if resume and self.state.global_step == _step(Path(resume)):
+        if self.state.global_step == first:
             logger.warning("The run was trained to its end before: no step was trained.")
         if self._last_upload is not None:
             self._last_upload.exception()  # wait
@@ -244,9 +245,11 @@ class WholeTrainer(Trainer):
         return self.accelerator.reduce(self._loss_sum.clone(), reduction="mean").item()
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Refuse a checkpoint that does not fit the model; tied weights are not stored."""
-        tied = getattr(self.model, "all_tied_weights_keys", None) or {}
-        missing = [name for name in load_result.missing_keys if name not in tied]
+        """Refuse a checkpoint that does not fit the model; it stores shared weights once."""
+        model: Any = self.model
+        weights, lacks = model.state_dict(), set(load_result.missing_keys)
+        loaded = {own.data_ptr() for name, own in weights.items() if name not in lacks}
+        missing = sorted(name for name in lacks if weights[name].data_ptr() not in loaded)
         if missing or load_result.unexpected_keys:
             raise ValueError(
                 f"The checkpoint does not fit the model: weights are missing ({missing[:3]}) or "

@@ -71,13 +71,14 @@ class RunIdentity:
         Settings that do not change a result may differ. A fingerprint that one of the two lacks is
         not compared.
         """
-        settings = [_stated(run.settings) for run in (earlier, self)]
-        names = sorted({*settings[0], *settings[1]} - _FREE)
-        stated = [[own.get(name, "not set") for own in settings] for name in names]
-        shared = sorted(earlier.fingerprints.keys() & self.fingerprints.keys())
-        known = [[run.fingerprints[name][:12] for run in (earlier, self)] for name in shared]
-        pairs = zip([*names, *shared], [*stated, *known], strict=True)
-        return [f"{name}: {then!r} then, {now!r} now" for name, (then, now) in pairs if then != now]
+        then, now = _stated(earlier.settings), _stated(self.settings)
+        names = sorted({*then, *now} - _FREE)
+        pairs = {name: (then.get(name, "not set"), now.get(name, "not set")) for name in names}
+        for name in sorted(earlier.fingerprints.keys() & self.fingerprints.keys()):
+            pairs[name] = (earlier.fingerprints[name][:12], self.fingerprints[name][:12])
+        return [
+            f"{name}: {old!r} then, {new!r} now" for name, (old, new) in pairs.items() if old != new
+        ]
 
 
 def fingerprints_of(facts: Mapping[str, Any]) -> dict[str, str]:
