@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import pyarrow.compute as pc
@@ -84,7 +85,7 @@ def _check_tokens(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
     if len(own) <= len(own.all_special_tokens):  # its files are missing
         return
     given, ids = set(tokenizer.get_vocab().items()), set(tokenizer.get_vocab().values())
-    for token, i in own.get_vocab().items():
+    for token, i in sorted(own.get_vocab().items(), key=itemgetter(1)):
         if i in ids and (token, i) not in given and not token.startswith("[unused"):
             raise ValueError(
                 f"The encoder embeds the token {token!r} as {i}, where the tokenizer has "
