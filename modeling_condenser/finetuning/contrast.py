@@ -22,6 +22,8 @@ class MaskedContrast(nn.Module):
     """A contrastive loss of sentence-transformers that gets its scores from `score`.
 
     Args:
+        model: the trainer puts a model with synchronised gradients in its place, here and in the
+            loss.
         similarity: of (B, H) and (C, H) vectors: (B, C).
         is_gathered: whether the passages of all processes are contrasted.
     """
@@ -30,12 +32,13 @@ class MaskedContrast(nn.Module):
 
     def __init__(
         self,
+        model: nn.Module,
         similarity: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         *,
         is_gathered: bool,
     ):
         super().__init__()
-        self.similarity, self.is_gathered = similarity, is_gathered
+        self.model, self.similarity, self.is_gathered = model, similarity, is_gathered
         self._masked = torch.empty(0)  # of the batch
 
     def forward(self, features: Sequence[Column], labels: Any) -> torch.Tensor:

@@ -144,7 +144,7 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
                 loss = partial(losses.CachedMultipleNegativesRankingLoss, mini_batch_size=size)
             is_gathered = recipe.gather_across_devices
             score: Any = SimilarityFunction.to_similarity_fn(similarity)
-            contrast = MaskedContrast(score, is_gathered=is_gathered)
+            contrast = MaskedContrast(model, score, is_gathered=is_gathered)
             how: Any = {"scale": 1.0 / temperature, "gather_across_devices": is_gathered}
             loss = loss(model, similarity_fct=contrast.score, **how)
         case "mse_cosine":
