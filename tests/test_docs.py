@@ -17,7 +17,10 @@ ROOT = Path(__file__).parent.parent
 # In the order in which a reader would run them.
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("pretraining", "finetuning", "adaptation", "evaluation", "hub")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("pretraining", "finetuning", "adaptation", "evaluation", "hub")
+    ),
 ]
 
 
