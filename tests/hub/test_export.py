@@ -240,7 +240,7 @@ def test_the_cards_commands_search_and_evaluate(exports, collection, tmp_path, m
     block = block.replace(PLACEHOLDER, str(folder)).replace("COLLECTION", str(collection))
     search, evaluate, *_ = map(shlex.split, block.strip().splitlines())
     monkeypatch.chdir(tmp_path)
-    assert main(search[1:]) == main(evaluate[1:]) == 0
+    assert main(search[1:]) == main([*evaluate[1:], "--card"]) == 0
     assert "MRR@10" in (folder / "README.md").read_text()
 
 
