@@ -198,7 +198,7 @@ def make_examples(
     # The first process builds the blocks, and the others read them from the cache.
     with arguments.main_process_first(desc="preparing the text"):
         if "text" in rows.column_names:
-            _refuse_one_text(rows["text"])
+            _warn_of_one_text(rows["text"])
             if objective in CONTRASTIVE:
                 rows = drop_copies(rows, "text")
             texts = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
@@ -230,12 +230,14 @@ def make_examples(
     return kind(blocks, seed=seed, draw=draws.get(objective)), batches, facts
 
 
-def _refuse_one_text(texts: Sequence[str | None]) -> None:
+def _warn_of_one_text(texts: Sequence[str | None]) -> None:
     first = next(iter(texts), None)
     if len(texts) > 1 and all(text == first for text in texts):
-        raise ValueError(
-            f"All {len(texts)} documents are the same text, {first!r:.60}: check the corpus, and "
-            "the column that its text is taken from (text_column)."
+        logger.warning(
+            "All %d documents are the same text, %.60r: check the corpus, and the column that its "
+            "text is taken from (text_column).",
+            len(texts),
+            first,
         )
 
 

@@ -197,7 +197,6 @@ def test_text_is_accepted_in_every_form(trainer_of_text, tokenizer, texts):
             r"such as train_dataset\['train'\]",
         ),
         ([], "train_dataset is empty"),
-        (["The river left. Why?"] * 9, "All 9 documents are the same text, 'The river left"),
         ([{"body": "a"}], r"its columns are body.*rename_column\(COLUMN, .text"),
         ([{"text": ["a", "b"]}], "'text' of train_dataset holds .*, expected one string a row"),
     ],
@@ -205,6 +204,11 @@ def test_text_is_accepted_in_every_form(trainer_of_text, tokenizer, texts):
 def test_other_data_are_refused(trainer_of_text, data, message):
     with pytest.raises(ValueError, match=message):
         trainer_of_text(data)
+
+
+def test_a_text_that_is_repeated_gives_a_warning(trainer_of_text, caplog):
+    trainer_of_text(["The river left. Why?"] * 9)
+    assert "All 9 documents are the same text, 'The river left" in caplog.text
 
 
 def test_text_with_plain_arguments_is_refused(make_trainer):
