@@ -59,6 +59,9 @@ def test_the_adapted_model_has_the_form_of_the_start(published, corpus, tmp_path
     texts = ["The river museum.", "Oslo"]
     own = Retriever(done.model).encode_queries(texts)
     np.testing.assert_allclose(own, model.encode_query(texts), atol=1e-5)
+    card = (done.model / "README.md").read_text()
+    assert "A dense retriever, adapted to a collection. Against its start it is" in card
+    assert "| objective | distillation of BM25 and the start" in card
     # A finished folder is only read.
     assert adapt(how) == done
     with pytest.raises(ValueError, match="seed: 0 then, 1 now|seed: 'not set' then, 1 now"):
