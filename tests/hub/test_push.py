@@ -27,7 +27,8 @@ NAME = "owner/encoder"
 @pytest.fixture
 def folder(exported: Path, tmp_path: Path) -> Path:
     """An export that a test may change."""
-    return Path(shutil.copytree(exported, tmp_path / "encoder"))
+    without = shutil.ignore_patterns("__pycache__")  # of a test that imports its script
+    return Path(shutil.copytree(exported, tmp_path / "encoder", ignore=without))
 
 
 @pytest.mark.slow
