@@ -64,7 +64,9 @@ def cut_text(text: str, retriever: Retriever) -> Iterator[str]:
     A sentence that is too long is cut, so that all of the text is kept.
     """
     tokenizer: Any = retriever.model.tokenizer
-    room = retriever.contract.passage_max_length - tokenizer.num_special_tokens_to_add()
+    prompt = tokenizer(retriever.contract.passage_prompt, add_special_tokens=False)["input_ids"]
+    n_beside = tokenizer.num_special_tokens_to_add() + len(prompt)
+    room = max(retriever.contract.passage_max_length - n_beside, 1)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     tokens = np.array([start for start, _ in encoded["offset_mapping"]])  # their first characters
     ends = np.searchsorted(tokens, [*sentence_starts(text)[1:], len(text)])  # of sentences

@@ -9,6 +9,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 
 from modeling_condenser.adaptation import adapt as stage
 from modeling_condenser.adaptation.adapt import adapt
+from modeling_condenser.adaptation.corpus import cut_text
 from modeling_condenser.encoding.retriever import Retriever
 from tests.encoding.making import save_modules
 
@@ -95,6 +96,17 @@ def test_an_interrupted_adaptation_continues_to_the_same_model(
     assert done.verdict == whole.verdict
     weights = [run.model / "model.safetensors" for run in (done, whole)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_documents_are_cut_into_passages_that_fit_and_hold_all_of_the_text(published, texts):
+    retriever = Retriever(published)
+    text = " ".join(texts[:12]) + " river" * 200  # the last sentence is too long
+    passages = list(cut_text(text, retriever))
+    assert "".join("".join(passages).split()) == "".join(text.split())
+    tokenizer = retriever.model.tokenizer
+    lengths = [len(tokenizer(f"passage: {passage}")["input_ids"]) for passage in passages]
+    assert max(lengths) <= retriever.contract.passage_max_length == 64
+    assert list(cut_text(" \n", retriever)) == []
 
 
 def test_a_corpus_that_is_one_text_repeated_is_refused(published, tmp_path):
