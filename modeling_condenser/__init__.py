@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .adaptation.adapt import adapt
     from .analysis.callback import ReadinessCallback
     from .configuration_condenser import CondenserConfig
     from .encoding.retriever import Retriever
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .space.space import write_space
 
 _NAMES = {
+    ".adaptation.adapt": "adapt",
     ".analysis.callback": "ReadinessCallback",
     ".configuration_condenser": "CondenserConfig",
     ".encoding.retriever": "Retriever",

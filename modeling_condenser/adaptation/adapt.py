@@ -18,10 +18,13 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset
+from transformers import AutoConfig
 
 from modeling_condenser.collection.collection import Qrels, fingerprint_passages
 from modeling_condenser.collection.load import load_collection, load_dev
@@ -30,10 +33,11 @@ from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.significance import Comparison, compare
-from modeling_condenser.evaluation.verdict import Verdict
+from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.finetuning.finetune import open_encoder
+from modeling_condenser.hub.contract import CONTRACT_FILE
 from modeling_condenser.hub.export import write_repository
-from modeling_condenser.hub.model_folder import read_json
+from modeling_condenser.hub.model_folder import MODULES_FILE, find_model_folder, read_json
 from modeling_condenser.hub.provenance import ADAPTATION, Stage, publishable, read_provenance
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, search_exact_arrays
@@ -54,12 +58,12 @@ from .corpus import look_at, read_passages
 from .encoder_training import train_encoder
 from .queries import FILE, Query, make_queries, read_queries
 from .recipe import AdaptationRecipe, MapSettings
-from .vector_map import Teacher, TrainingQueries, apply_map, fit_map, select_queries
+from .vector_map import Teacher, TrainingQueries, apply_map, fit_maps, select_queries
 
 logger = logging.getLogger(__name__)
 
 ADAPTED_FOLDER = "adapted"
-VERDICT_FILE, MEASURE = "verdict.json", "nDCG@10"
+VERDICT_FILE = "verdict.json"
 _DEPTH, _DEV = 100, "dev"
 _JUDGED = 300  # made queries of each kind that the verdict is about
 _LEAST_JUDGED = 50
@@ -126,6 +130,13 @@ def open_start(recipe: AdaptationRecipe) -> Retriever:
 
     Its vectors are normalised by `Retriever`.
     """
+    folder = find_model_folder(recipe.model)
+    if not any((folder / name).is_file() for name in (MODULES_FILE, CONTRACT_FILE)):
+        raise ValueError(
+            f"{recipe.model} is a plain encoder, expected a model that was trained to retrieve (by "
+            "sentence-transformers, or an export). Make one with `condenser pretrain` and "
+            "`condenser finetune`."
+        )
     retriever = open_encoder(recipe.model, {}, dtype=recipe.dtype)
     if retriever.contract.similarity != "cosine":
         raise ValueError(
@@ -182,20 +193,19 @@ class _Adapter:
         teacher = Teacher(Bm25(self.passages), vectors, self.settings.bm25_weight)
         self.training = select_queries(self.queries, found, teacher)
         logger.info("%d of %d queries are kept.", len(self.training.queries), len(self.queries))
-        fit = partial(fit_map, teacher=teacher, settings=self.settings, seed=self.recipe.seed)
-        change = fit(self.training)
-        before, after = self.judge_map(change, vectors, fit)
+        fit = partial(fit_maps, teacher=teacher, settings=self.settings, seed=self.recipe.seed)
+        matrix, before, after = self.choose_map(vectors, fit)
         verdict = self.verdict(after, before)
         is_adapted = verdict.outcome == "better" or self.recipe.keep_adapted
         adapted = self.out / ADAPTED_FOLDER
         if is_adapted:
             logger.info("Of the map: %s.", verdict)
             if not adapted.is_dir():
-                trained = self.train(change, vectors)
+                trained = self.train(matrix, vectors)
                 with whole_folder(adapted) as folder:
                     self.write_adapted(folder, trained, verdict)
             retriever = Retriever(adapted, dtype=self.recipe.dtype)
-            verdict = self.judge_encoder(retriever, change, vectors, before, after)
+            verdict = self.judge_encoder(retriever, matrix, vectors, before, after)
             is_adapted = verdict.outcome == "better" or self.recipe.keep_adapted
         with whole_folder(self.out / MODEL_FOLDER) as folder:
             source = adapted if is_adapted else self.start.folder
@@ -230,7 +240,7 @@ class _Adapter:
             margin=MARGIN if self.dev is None else 0.0,
         )
 
-    def train(self, change: np.ndarray, vectors: np.ndarray) -> Retriever:
+    def train(self, matrix: np.ndarray, vectors: np.ndarray) -> Retriever:
         """Train an encoder to put queries and passages where the map moves those of the start."""
         random, contract = np.random.default_rng(self.recipe.seed), self.start.contract
         n = self.recipe.train_steps * self.recipe.train_batch_size
@@ -243,8 +253,8 @@ class _Adapter:
         trained = open_encoder(self.recipe.model, {})  # in float32
         train_encoder(
             trained,
-            (queries, apply_map(self.training.vectors[chosen], change)),
-            (texts, apply_map(vectors[rows], change)),
+            (queries, apply_map(self.training.vectors[chosen], matrix)),
+            (texts, apply_map(vectors[rows], matrix)),
             self.recipe,
         )
         return trained
@@ -256,34 +266,39 @@ class _Adapter:
         recipe = publishable({"encoder": settings.pop("model"), **settings})
         stage = Stage(ADAPTATION, recipe, publishable(run))
         transformer: Any = trained.model[0]
+        precision = AutoConfig.from_pretrained(self.start.folder).dtype or torch.float32
         write_repository(
             folder,
-            transformer.model,
+            transformer.model.to(precision),
             transformer.tokenizer,
             trained.contract,
             [*read_provenance(self.start.folder), stage],
         )
 
-    def judge_map(
-        self, change: np.ndarray, vectors: np.ndarray, fit: Callable[[TrainingQueries], np.ndarray]
-    ) -> tuple[Values, Values]:
-        """The start's figures, and those of the map on dev queries.
+    def choose_map(
+        self, vectors: np.ndarray, fit: Callable[[TrainingQueries], list[np.ndarray]]
+    ) -> tuple[np.ndarray, Values, Values]:
+        """The map with the best of the scales, the start's figures, and those of the map.
 
-        Without dev queries: of each kind of query, by a map that was trained on the other kinds.
+        The figures are of dev queries, or without them of each kind of query, by maps that were
+        trained on the other kinds.
         """
-        before, after = dict[str, float](), dict[str, float]()
+        maps = fit(self.training)
+        before, after = dict[str, float](), [dict[str, float]() for _ in maps]
         for kind, judged in self.judged.items():
-            if kind != _DEV:
-                change = fit(self.training.without(kind))
             before |= self.measure(vectors, judged.vectors, judged)
-            moved = apply_map(vectors, change), apply_map(judged.vectors, change)
-            after |= self.measure(*moved, judged)
-        return before, after
+            own = maps if kind == _DEV else fit(self.training.without(kind))
+            for values, matrix in zip(after, own, strict=True):
+                moved = apply_map(vectors, matrix), apply_map(judged.vectors, matrix)
+                values |= self.measure(*moved, judged)
+        best = max(range(len(maps)), key=lambda i: fmean(after[i].values()))
+        logger.info("The scale of the map is %g.", self.settings.scales[best])
+        return maps[best], before, after[best]
 
     def judge_encoder(
         self,
         retriever: Retriever,
-        change: np.ndarray,
+        matrix: np.ndarray,
         vectors: np.ndarray,
         before: Values,
         after: Values,
@@ -293,13 +308,13 @@ class _Adapter:
         Without dev queries it was trained on all kinds: what it loses against the whole map is
         taken off the figures `after`.
         """
-        encoded, moved = self.encode(retriever, "adapted"), apply_map(vectors, change)
+        encoded, moved = self.encode(retriever, "adapted"), apply_map(vectors, matrix)
         own = dict[str, float]()
         for kind, judged in self.judged.items():
             texts = retriever.encode_queries(judged.texts)
             values = self.measure(encoded, texts, judged)
             if kind != _DEV:
-                whole = self.measure(moved, apply_map(judged.vectors, change), judged)
+                whole = self.measure(moved, apply_map(judged.vectors, matrix), judged)
                 values = {name: after[name] + values[name] - whole[name] for name in values}
             own |= values
         return self.verdict(own, before)

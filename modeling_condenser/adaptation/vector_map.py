@@ -1,14 +1,16 @@
 """Learn where the vectors of a collection should move: a linear map of a retriever's vectors.
 
-The map v -> v + v A is trained on vectors that are encoded once, so a step costs a few products of
-small matrices, and a model of any size is adapted in a minute. It has D * D numbers, far fewer than
-the encoder, and starts from A = 0, the retriever itself.
+The map v -> v W (I + s A) is made from vectors that are encoded once, so a model of any size gets
+one in a minute. It has D * D numbers, far fewer than the encoder.
 
-The objective is that of CADET (Tamber et al. 2025, arXiv 2505.19274) with another teacher. For each
-query, softmax(teacher / t) over the candidates of the batch is the target of softmax(cosine / s)
-(listwise KL divergence); to it is added a little InfoNCE, in which passages that the teacher scores
-above .95 of the query's own are no negatives. The teacher is the standardised score of BM25 and of
-the retriever itself. D numbers in a vector, N passages, B queries in a batch, C candidates.
+W whitens in part: it divides the principal components of queries, of which the first are much alike
+in all texts, by a power of their size (Su et al. 2021, Whitening Sentence Representations; power 1
+whitens wholly). A is trained, from A = 0. Its objective is that of CADET (Tamber et al. 2025,
+arXiv 2505.19274) with another teacher. For each query, softmax(teacher / t) over the candidates of
+the batch is the target of softmax(cosine / t') (listwise KL divergence); to it is added a little
+InfoNCE, in which passages that the teacher scores above .95 of the query's own are no negatives.
+The teacher is the standardised score of BM25 and of the retriever itself. The scale s is chosen
+afterwards. D numbers in a vector, N passages, B queries in a batch, C candidates.
 """
 
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ from .queries import Query
 from .recipe import MapSettings
 
 _FALSE_NEGATIVE = 0.95  # of the own passage's teacher score
+_LEAST_MOMENT = 1e-6  # of the largest one, in whitening
 _FIRST_RANKS = 16  # of the teacher, from which hard candidates are drawn
 _KEPT_RANK = 20  # a query is kept if its passage is among the first of BM25 or of the retriever
 _QUERIES_AT_ONCE = 256
@@ -107,12 +110,39 @@ def select_queries(
     return TrainingQueries([queries[i] for i in kept], vectors[kept], np.concatenate(hard))
 
 
-def fit_map(
+def fit_maps(
     training: TrainingQueries, teacher: Teacher, settings: MapSettings, *, seed: int = 0
+) -> list[np.ndarray]:
+    """Train on at least two queries: a map, (D, D) float32, for each of the scales."""
+    whitening = whiten(training.vectors, settings.whitening)
+    change = _train_change(training, teacher, settings, whitening, seed=seed)
+    return [whitening + scale * whitening @ change for scale in settings.scales]
+
+
+def whiten(vectors: np.ndarray, power: float) -> np.ndarray:
+    """The map of vectors (N, D) whose second moments are C: C^(-power / 2), (D, D) float32.
+
+    Its largest component is left as it is; moments below 1e-6 of it count as that.
+    """
+    moments, components = np.linalg.eigh(vectors.T @ vectors / len(vectors))
+    moments = np.maximum(moments / moments[-1], _LEAST_MOMENT)
+    return ((components * moments ** (-power / 2)) @ components.T).astype(np.float32)
+
+
+def _train_change(
+    training: TrainingQueries,
+    teacher: Teacher,
+    settings: MapSettings,
+    whitening: np.ndarray,
+    *,
+    seed: int,
 ) -> np.ndarray:
-    """Train a map, (D, D) float32, on at least two queries."""
+    """Train A, (D, D) float32, on vectors that are whitened and normalised."""
     random = np.random.default_rng(seed)
-    passages = torch.from_numpy(teacher.passages)
+    passages, texts = (
+        torch.from_numpy(apply_map(vectors, whitening))
+        for vectors in (teacher.passages, training.vectors)
+    )
     change = torch.zeros(passages.shape[1], passages.shape[1], requires_grad=True)
     optimizer = torch.optim.AdamW([change], lr=settings.learning_rate, weight_decay=0.0)
     decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, settings.steps)
@@ -124,14 +154,15 @@ def fit_map(
         own = np.array([query.passage for query in queries])
         listed = [row for query in queries for row in query.negatives]
         rows, places = np.unique([*own, *hard.ravel(), *listed], return_inverse=True)  # (C,)
-        vectors = training.vectors[chosen]
-        targets = teacher.scores([query.text for query in queries], vectors)[:, rows]
+        scores = teacher.scores([query.text for query in queries], training.vectors[chosen])
+        targets = scores[:, rows]
         for row, query in zip(targets, queries, strict=True):
             if query.scores:
                 known = np.searchsorted(rows, (query.passage, *query.negatives))
                 row[:] = -np.inf
                 row[known] = standardise(np.array([query.scores]))[0]
-        student = _moved(torch.from_numpy(vectors), change) @ _moved(passages[rows], change).T
+        moved, found = texts[chosen] @ change, passages[rows] @ change
+        student = _normalise(texts[chosen] + moved) @ _normalise(passages[rows] + found).T
         loss = distillation_loss(
             student, torch.from_numpy(targets), torch.from_numpy(places[: len(own)]), settings
         )
@@ -162,10 +193,10 @@ def distillation_loss(
     return kl + settings.contrast_weight * F.cross_entropy(logits, own)
 
 
-def apply_map(vectors: np.ndarray, change: np.ndarray) -> np.ndarray:
+def apply_map(vectors: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     """Vectors (N, D) moved by a map and normalised, (N, D) float32."""
-    return _moved(torch.from_numpy(vectors), torch.from_numpy(change)).numpy()
+    return _normalise(torch.from_numpy(vectors @ matrix)).numpy()
 
 
-def _moved(vectors: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
-    return F.normalize(vectors + vectors @ change, dim=-1)
+def _normalise(vectors: torch.Tensor) -> torch.Tensor:
+    return F.normalize(vectors, dim=-1)

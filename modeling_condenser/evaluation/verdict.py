@@ -3,7 +3,19 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from .significance import ALPHA, Comparison
+import numpy as np
+
+from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.passages import find_rows
+from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.retrieval.dense import search_exact_arrays
+
+from .measures import evaluate_run
+from .significance import ALPHA, Comparison, compare
+
+MEASURE = "nDCG@10"
+_DEPTH = 100
+_QUERIES, _OTHERS = 500, 1500  # that `judge` samples
 
 Outcome = Literal["better", "no difference", "worse"]
 
@@ -46,3 +58,36 @@ class Verdict:
             f"of the start, {own.difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f}, "
             f"p = {own.p_value:.2g}) on {self.queries}"
         )
+
+
+def judge(start: Retriever, result: Retriever, dev: Collection, *, seed: int = 0) -> Verdict:
+    """Compare a retriever with its start on up to 500 dev queries, without a whole encoding.
+
+    Both search the passages that are judged for these queries, and 1,500 random others.
+    """
+    random = np.random.default_rng(seed)
+    names = list(dev.qrels)
+    if len(names) > _QUERIES:
+        names = [names[i] for i in sorted(random.choice(len(names), _QUERIES, replace=False))]
+    qrels = {name: dev.qrels[name] for name in names}
+    judged = {passage for grades in qrels.values() for passage in grades} - dev.absent
+    rows = sorted(find_rows(dev.passages, judged).values())
+    others = np.setdiff1d(np.arange(len(dev.passages)), rows)
+    others = random.choice(others, min(_OTHERS, len(others)), replace=False)
+    passages = dev.passages.select(sorted([*rows, *others.tolist()]))
+    values = []
+    for retriever in (start, result):
+        run = search_exact_arrays(
+            retriever.encode_passages(passages),
+            list(passages["_id"]),
+            query_embeddings=retriever.encode_queries([dev.queries[name] for name in names]),
+            query_ids=names,
+            depth=min(_DEPTH, len(passages)),
+        )
+        values.append(evaluate_run(qrels, run, measures=[MEASURE]).per_query[MEASURE])
+    before, after = values
+    return Verdict(
+        compare(after, before, seed=seed),
+        measure=MEASURE,
+        queries=f"{len(names)} dev queries and {len(passages):,} passages",
+    )

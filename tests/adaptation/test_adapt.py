@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from transformers import AutoModel
 
 from modeling_condenser.adaptation import adapt as stage
 from modeling_condenser.adaptation.adapt import adapt
@@ -113,6 +115,18 @@ def test_a_corpus_that_is_one_text_repeated_is_refused(published, tmp_path):
     (tmp_path / "same.jsonl").write_text('{"text": "Bees fly. They rest."}\n' * 100)
     with pytest.raises(ValueError, match="100 passages, of which 1 are different"):
         adapt(settings(published, tmp_path / "same.jsonl", tmp_path / "out"))
+
+
+def test_a_plain_encoder_is_refused(bert_folder, corpus, tmp_path):
+    with pytest.raises(ValueError, match="plain encoder, expected a model that was trained to"):
+        adapt(settings(bert_folder, corpus, tmp_path / "out"))
+
+
+def test_the_precision_of_the_start_is_kept(published, corpus, tmp_path):
+    half = tmp_path / "half"
+    SentenceTransformer(str(published), model_kwargs={"dtype": "bfloat16"}).save(str(half))
+    done = adapt(settings(half, corpus, tmp_path / "out", keep_adapted=True))
+    assert AutoModel.from_pretrained(done.model, dtype="auto").dtype == torch.bfloat16
 
 
 def test_a_model_that_compares_by_the_inner_product_is_refused(bert_folder, corpus, tmp_path):

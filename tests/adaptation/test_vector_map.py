@@ -11,9 +11,10 @@ from modeling_condenser.adaptation.vector_map import (
     TrainingQueries,
     apply_map,
     distillation_loss,
-    fit_map,
+    fit_maps,
     select_queries,
     standardise,
+    whiten,
 )
 
 SETTINGS = MapSettings(teacher_temperature=0.3, temperature=0.05, contrast_weight=0.1)
@@ -93,14 +94,33 @@ def test_a_map_learns_from_the_teacher_what_the_vectors_hide(world):
     assert len(training.queries) == 200  # BM25 ranks each own passage first
     half = training.without("title")
     assert {query.kind for query in half.queries} == {"span"}
-    change = fit_map(half, teacher, MapSettings(steps=150, learning_rate=1e-2))
+    how = MapSettings(steps=150, learning_rate=1e-2, whitening=0.0, scales=[1.0])
+    [matrix] = fit_maps(half, teacher, how)
     others = training.without("span")
     before = mean_rank(others.queries, others.vectors, teacher.passages)
-    moved = apply_map(others.vectors, change), apply_map(teacher.passages, change)
+    moved = apply_map(others.vectors, matrix), apply_map(teacher.passages, matrix)
     assert mean_rank(others.queries, *moved) < before / 2
     np.testing.assert_allclose(np.linalg.norm(moved[1], axis=1), 1, rtol=1e-5)
-    again = fit_map(half, teacher, MapSettings(steps=150, learning_rate=1e-2))
-    np.testing.assert_array_equal(change, again)
+    [again] = fit_maps(half, teacher, how)
+    np.testing.assert_array_equal(matrix, again)
+
+
+def test_each_scale_has_its_map_in_whitened_vectors(world):
+    queries, vectors, teacher = world
+    training = select_queries(queries, vectors, teacher)
+    maps = fit_maps(training, teacher, MapSettings(steps=5, scales=[0.0, 1.0, 2.0]))
+    np.testing.assert_allclose(maps[0], whiten(training.vectors, 0.5))
+    np.testing.assert_allclose(maps[2] - maps[1], maps[1] - maps[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_whitening_makes_second_moments_a_power_of_what_they_were(power):
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(500, 6)) * [8, 4, 2, 1, 1, 0.5]
+    before = np.linalg.eigvalsh(vectors.T @ vectors)
+    moved = vectors @ whiten(vectors, power)
+    after = np.linalg.eigvalsh(moved.T @ moved)
+    np.testing.assert_allclose(after, before[-1] ** power * before ** (1 - power), rtol=1e-3)
 
 
 def test_queries_that_nobody_can_answer_are_left_out():

@@ -1,0 +1,227 @@
+"""What adapting and pre-training do to a published model, on five small collections.
+
+    python -m benchmarks.published_start collections DATA OUT
+    python -m benchmarks.published_start run MODEL OUT COLLECTION --arms untouched adapt --sizes 128
+    python -m benchmarks.published_start page OUT PAGE
+
+DATA holds BEIR folders `docstrings`, `medquad`, `boolq` and `squad`; `health` comes with the
+package. Each is reduced to some queries of each split, their judged passages, and a fixed random
+sample of others, so figures must not be compared with those of whole collections. squad has no dev
+queries: half of its test queries become dev queries, by a hash of their passage.
+
+A run that was interrupted continues. Arms: `untouched`, `adapt` (kept whatever its verdict is), and
+the objectives of `_OBJECTIVES`, each for the same number of tokens. Sizes are numbers of labels; 0,
+without fine-tuning, is always measured.
+"""
+
+import argparse
+import hashlib
+import heapq
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from modeling_condenser.adaptation.adapt import ADAPTED_FOLDER, adapt
+from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QUERIES_FILE
+from modeling_condenser.collection.load import load_collection
+from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
+from modeling_condenser.finetuning.finetune import finetune
+from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.retrieval.fusion import choose_fusion
+from modeling_condenser.runs.run_folder import describe_machine
+from modeling_condenser.runs.whole_files import write_json
+
+NAMES = ("health", "docstrings", "medquad", "boolq", "squad")
+MEASURE, DEPTH = "nDCG@10", 100
+N_QUERIES = {"dev": 300, "test": 400, "train": 512}
+N_OTHERS = 1800
+_OBJECTIVES: dict[str, dict[str, Any]] = {
+    "mlm": {"objective": "mlm"},
+    "condenser": {"objective": "condenser"},
+    "ict": {"objective": "ict", "similarity": "cosine", "temperature": 0.05},
+    "cocondenser": {"objective": "cocondenser", "similarity": "cosine", "temperature": 0.05},
+    "tsdae": {"objective": "tsdae"},
+}
+
+
+def make_collections(data: Path, out: Path) -> None:
+    """Write the reduced collections to `out`."""
+    for name in NAMES:
+        if not (out / name).exists():
+            source = name if name == "health" else str(data / name)
+            print(f"{name}: {reduce(source, out / name):,} passages")
+
+
+def reduce(source: str, out: Path) -> int:
+    """Write a reduced collection; return its number of passages."""
+    splits = {split: load_collection(source, split=split) for split in ("train", "test")}
+    judged = {split: dict(own.qrels) for split, own in splits.items()}
+    try:
+        splits["dev"] = load_collection(source, split="dev")
+        judged["dev"] = dict(splits["dev"].qrels)
+    except ValueError:
+        both, splits["dev"] = judged["test"], splits["test"]
+        for split, half in (("dev", 0), ("test", 1)):
+            judged[split] = {q: g for q, g in both.items() if _hash(min(g)) % 2 == half}
+    texts = {q: text for own in splits.values() for q, text in own.queries.items()}
+    kept = {
+        split: {q: own[q] for q in heapq.nsmallest(N_QUERIES[split], own, key=_hash)}
+        for split, own in judged.items()
+    }
+    passages = splits["test"].passages
+    ids = set(passages["_id"])
+    wanted = {p for own in kept.values() for grades in own.values() for p in grades}
+    wanted |= set(heapq.nsmallest(N_OTHERS, ids - wanted, key=_hash))
+    chosen = [row for row in passages if row["_id"] in wanted]
+    (out / QRELS_FOLDER).mkdir(parents=True)
+    _write_rows(out / CORPUS_FILE, chosen)
+    names = [q for own in kept.values() for q in own]
+    _write_rows(out / QUERIES_FILE, [{"_id": q, "text": texts[q]} for q in names])
+    for split, own in kept.items():
+        rows = [f"{q}\t{p}\t{grade}" for q, grades in own.items() for p, grade in grades.items()]
+        text = "\n".join(["query-id\tcorpus-id\tscore", *rows, ""])
+        (out / QRELS_FOLDER / f"{split}.tsv").write_text(text, "utf-8")
+    return len(chosen)
+
+
+def _write_rows(file: Path, rows: Iterable[Any]) -> None:
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    file.write_text("".join(lines), "utf-8")
+
+
+def _hash(name: str) -> int:
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16)
+
+
+class Runs:
+    """The arms of one collection."""
+
+    def __init__(self, model: str, out: Path, name: str) -> None:
+        self.model, self.out = model, out / name
+        self.collection = str(out / "collections" / name)
+        self.dev = load_collection(self.collection, split="dev")
+        self.bm25 = {split: self.evaluate("bm25", "bm25", split) for split in ("test", "dev")}
+
+    def evaluate(self, system: str, cell: str, split: str) -> SystemResult:
+        return evaluate_system(
+            system,
+            self.collection,
+            self.out / cell / split,
+            split=split,
+            depth=DEPTH,
+            measures=[MEASURE, "MRR@10"],
+            work_folder=self.out / cell,
+        )
+
+    def run(self, arm: str, sizes: list[int], seeds: list[int]) -> None:
+        """Measure an arm without labels and with each number of them."""
+        encoder = self.make(arm)
+        self.measure(encoder, f"{arm}/0")
+        for size, seed in ((size, seed) for size in sizes for seed in seeds):
+            run = self.out / arm / f"{size}-{seed}" / "run"
+            settings = {
+                "encoder": encoder,
+                "collection": self.collection,
+                "train_size": size,
+                "subset_seed": seed,
+                "seed": seed,
+                "temperature": 0.05,
+                "query_max_length": 64,
+                "per_device_train_batch_size": 32,
+                "num_train_epochs": 5,
+                "learning_rate": 5e-5,
+                "warmup_steps": 0.1,
+                "output_dir": str(run),
+            }
+            self.measure(str(finetune(settings)), f"{arm}/{size}-{seed}")
+
+    def make(self, arm: str) -> str:
+        """The folder of an arm's encoder."""
+        if arm == "untouched":
+            return self.model
+        out = self.out / arm / "made"
+        if arm == "adapt":
+            adapt(
+                {
+                    "model": self.model,
+                    "corpus": self.collection,
+                    "output_dir": str(out),
+                    "keep_adapted": True,
+                }
+            )
+            return str(out / ADAPTED_FOLDER)
+        encoder = self.out / arm / "encoder"
+        if not encoder.is_dir():
+            settings = {
+                "encoder": self.model,
+                "corpus": str(Path(self.collection) / CORPUS_FILE),
+                "max_length": 128,
+                "max_steps": 100,
+                "per_device_train_batch_size": 32,
+                "learning_rate": 3e-5,
+                "warmup_steps": 0.1,
+                "output_dir": str(out),
+                **_OBJECTIVES[arm],
+            }
+            export_encoder(pretrain(settings), encoder)
+        return str(encoder)
+
+    def measure(self, encoder: str, cell: str) -> None:
+        """Write the figures of an encoder, alone and fused with BM25, as the dev queries choose."""
+        file = self.out / cell / "figures.json"
+        if file.is_file():
+            return
+        dev, test = (self.evaluate(encoder, cell, split) for split in ("dev", "test"))
+        fusion = choose_fusion(self.bm25["dev"].read_run(), dev.read_run(), self.dev.qrels)
+        fused = self.out / cell / "fused.trec"
+        from modeling_condenser.retrieval.runs import write_run
+
+        write_run(
+            fusion.fuse(self.bm25["test"].read_run(), test.read_run(), depth=DEPTH),
+            fused,
+            tag="fused",
+        )
+        both = self.evaluate(str(fused), f"{cell}/fused", "test")
+        write_json(
+            file,
+            {
+                "alone": test.evaluation.per_query[MEASURE],
+                "fused": both.evaluation.per_query[MEASURE],
+                "dev": dev.evaluation.means[MEASURE],
+                "fusion": str(fusion),
+                **describe_machine(),
+            },
+        )
+        print(
+            f"{self.out.name} {cell}: {test.evaluation.means[MEASURE]:.3f}, "
+            f"fused {both.evaluation.means[MEASURE]:.3f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verb = verbs.add_parser("collections")
+    verb.add_argument("data", type=Path)
+    verb.add_argument("out", type=Path)
+    verb = verbs.add_parser("run")
+    verb.add_argument("model")
+    verb.add_argument("out", type=Path)
+    verb.add_argument("collection")
+    verb.add_argument("--arms", nargs="+", default=["untouched", "adapt"])
+    verb.add_argument("--sizes", nargs="*", type=int, default=[])
+    verb.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    options = parser.parse_args()
+    if options.verb == "collections":
+        make_collections(options.data, options.out)
+    else:
+        runs = Runs(options.model, options.out, options.collection)
+        for arm in options.arms:
+            runs.run(arm, options.sizes, options.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The verdict about a retriever and its start."""
+
+import json
+
+import pytest
+
+from modeling_condenser.collection.load import load_collection
+from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.evaluation import verdict
+from modeling_condenser.evaluation.verdict import judge
+
+
+def test_a_model_is_judged_on_dev_queries_against_its_start(bert_folder, collection, retriever):
+    dev = load_collection(collection, split="test")
+    start, result = Retriever(bert_folder, pooling="mean"), Retriever(retriever)
+    found = judge(start, result, dev)
+    back = judge(result, start, dev)
+    assert found.comparison.difference == pytest.approx(-back.comparison.difference)
+    assert json.dumps(found.to_dict())
+    same = judge(start, start, dev)
+    assert (same.outcome, same.comparison.difference) == ("no difference", 0.0)
+
+
+def test_a_sample_of_queries_holds_their_judged_passages(bert_folder, collection, monkeypatch):
+    dev = load_collection(collection, split="test")
+    monkeypatch.setattr(verdict, "_QUERIES", 5)
+    monkeypatch.setattr(verdict, "_OTHERS", 3)
+    start = Retriever(bert_folder, pooling="mean")
+    own, *others = judge(start, start, dev).queries.split(" and ")
+    assert own == "5 dev queries"
+    n_judged = int(others[0].split()[0]) - 3
+    assert 1 <= n_judged <= 5 * max(map(len, dev.qrels.values()))
