@@ -32,7 +32,7 @@ from modeling_condenser.collection.passages import find_rows, titles_and_texts
 from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
-from modeling_condenser.evaluation.significance import Comparison, compare
+from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.finetuning.finetune import open_encoder
 from modeling_condenser.hub.contract import CONTRACT_FILE
@@ -278,9 +278,9 @@ class _Adapter:
     def choose_map(
         self, vectors: np.ndarray, fit: Callable[[TrainingQueries], list[np.ndarray]]
     ) -> tuple[np.ndarray, Values, Values]:
-        """The map with the best of the scales, the start's figures, and those of the map.
+        """The map that is best, the start's figures, and those of the map.
 
-        The figures are of dev queries, or without them of each kind of query, by maps that were
+        It is that of the first scale, unless another is significantly better. The figures are of dev queries, or without them of each kind of query, by maps that were
         trained on the other kinds.
         """
         maps = fit(self.training)
@@ -292,6 +292,8 @@ class _Adapter:
                 moved = apply_map(vectors, matrix), apply_map(judged.vectors, matrix)
                 values |= self.measure(*moved, judged)
         best = max(range(len(maps)), key=lambda i: fmean(after[i].values()))
+        if not compare(after[best], after[0], seed=self.recipe.seed).p_value < ALPHA:
+            best = 0
         logger.info("The scale of the map is %g.", self.settings.scales[best])
         return maps[best], before, after[best]
 

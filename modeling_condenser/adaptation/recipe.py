@@ -16,7 +16,8 @@ class MapSettings:
     Attributes:
         bm25_weight: weight of BM25 in the teacher, from 0 to 1; the rest is the retriever's.
         whitening: power of the whitening, from 0 (none) to 1 (whole).
-        scales: of what is learned; the queries of the verdict choose one.
+        scales: of what is learned. The first is used, unless another is significantly better on the
+            queries of the verdict.
         teacher_temperature, temperature: divide the scores of teacher and student.
         contrast_weight: of InfoNCE.
         n_candidates: hard candidates of a query, drawn from the teacher's first 16.
@@ -25,7 +26,7 @@ class MapSettings:
 
     bm25_weight: float = 0.5
     whitening: float = 0.5
-    scales: list[float] = field(default_factory=lambda: [0.5, 1.0, 2.0])
+    scales: list[float] = field(default_factory=lambda: [1.0, 0.5, 2.0])
     teacher_temperature: float = 0.3
     temperature: float = 0.05
     contrast_weight: float = 0.1
