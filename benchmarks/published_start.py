@@ -18,6 +18,7 @@ import argparse
 import hashlib
 import heapq
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ from modeling_condenser.evaluation.system_results import SystemResult, evaluate_
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.fusion import choose_fusion
+from modeling_condenser.retrieval.runs import write_run
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import write_json
 
@@ -151,6 +154,9 @@ class Runs:
                     "keep_adapted": True,
                 }
             )
+            vectors = self.out / arm / "0" / EMBEDDINGS_FOLDER
+            if not vectors.exists():
+                shutil.copytree(out / EMBEDDINGS_FOLDER / "adapted", vectors)
             return str(out / ADAPTED_FOLDER)
         encoder = self.out / arm / "encoder"
         if not encoder.is_dir():
@@ -176,8 +182,6 @@ class Runs:
         dev, test = (self.evaluate(encoder, cell, split) for split in ("dev", "test"))
         fusion = choose_fusion(self.bm25["dev"].read_run(), dev.read_run(), self.dev.qrels)
         fused = self.out / cell / "fused.trec"
-        from modeling_condenser.retrieval.runs import write_run
-
         write_run(
             fusion.fuse(self.bm25["test"].read_run(), test.read_run(), depth=DEPTH),
             fused,

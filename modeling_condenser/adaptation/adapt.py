@@ -280,8 +280,9 @@ class _Adapter:
     ) -> tuple[np.ndarray, Values, Values]:
         """The map that is best, the start's figures, and those of the map.
 
-        It is that of the first scale, unless another is significantly better. The figures are of dev queries, or without them of each kind of query, by maps that were
-        trained on the other kinds.
+        It is that of the first scale, unless another is significantly better. The figures are of
+        dev queries, or without them of each kind of query, by maps that were trained on the other
+        kinds.
         """
         maps = fit(self.training)
         before, after = dict[str, float](), [dict[str, float]() for _ in maps]
