@@ -20,15 +20,19 @@ import heapq
 import json
 import shutil
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from modeling_condenser.adaptation.adapt import ADAPTED_FOLDER, adapt
+from modeling_condenser.adaptation.adapt import ADAPTED_FOLDER, VERDICT_FILE, adapt, read_adaptation
 from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QUERIES_FILE
 from modeling_condenser.collection.load import load_collection
+from modeling_condenser.evaluation.significance import compare, correct
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.fusion import choose_fusion
@@ -47,6 +51,7 @@ _OBJECTIVES: dict[str, dict[str, Any]] = {
     "cocondenser": {"objective": "cocondenser", "similarity": "cosine", "temperature": 0.05},
     "tsdae": {"objective": "tsdae"},
 }
+ARMS = ("untouched", "adapt", *_OBJECTIVES)
 
 
 def make_collections(data: Path, out: Path) -> None:
@@ -205,6 +210,110 @@ class Runs:
         )
 
 
+class Page:
+    """The tables of all runs in a folder."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.found = {
+            (file.parent.parent.parent.name, file.parent.parent.name, file.parent.name): read_json(
+                file, {}
+            )
+            for file in sorted(out.glob("*/*/*/figures.json"))
+        }
+        self.names = [name for name in NAMES if any(key[0] == name for key in self.found)]
+        self.sizes = sorted({int(key[2].partition("-")[0]) for key in self.found})
+        self.values = {
+            (name, arm, size, how): values
+            for name, arm, size in product(self.names, ARMS, self.sizes)
+            for how in ("alone", "fused")
+            if (values := self.mean(name, arm, size, how))
+        }
+        self.tests = correct(
+            {
+                key: compare(values, self.values[key[0], ARMS[0], *key[2:]])
+                for key, values in self.values.items()
+                if key[1] != ARMS[0]
+            }
+        )
+
+    def mean(self, name: str, arm: str, size: int, how: str) -> dict[str, float]:
+        """Each query's mean over the seeds."""
+        cells = [
+            found[how]
+            for (own, its_arm, cell), found in self.found.items()
+            if (own, its_arm, int(cell.partition("-")[0])) == (name, arm, size)
+        ]
+        return {q: fmean(cell[q] for cell in cells) for q in cells[0]} if cells else {}
+
+    def bm25(self, name: str) -> float:
+        file = self.out / name / "bm25" / "test" / "metrics.json"
+        return float(read_json(file, {})["evaluation"]["means"][MEASURE])
+
+    def write(self, file: Path) -> None:
+        """Replace what stands between the two marks of the page."""
+        start, end = "<!-- tables -->\n", "<!-- end of tables -->"
+        before, _, rest = file.read_text("utf-8").partition(start)
+        parts = [self.table(size, how) for size in self.sizes for how in ("alone", "fused")]
+        text = "\n".join([*parts, self.verdicts()])
+        file.write_text(f"{before}{start}\n{text}\n{end}{rest.partition(end)[2]}", "utf-8")
+
+    def table(self, size: int, how: str) -> str:
+        """Arms by collections; a mark where an arm differs significantly from the first one."""
+        title = f"{MEASURE}, {size or 'no'} labels, " + ("alone" if how == "alone" else "with BM25")
+        rows = [[title, *self.names, "mean"], ["---", *["---:"] * (len(self.names) + 1)]]
+        if (size, how) == (0, "alone"):
+            rows.append(self.row("BM25", {name: self.bm25(name) for name in self.names}))
+        for arm in ARMS:
+            figures = {
+                name: fmean(self.values[key].values())
+                for name in self.names
+                if (key := (name, arm, size, how)) in self.values
+            }
+            marks = {name: self.mark((name, arm, size, how)) for name in figures}
+            if figures:
+                rows.append(self.row(arm, figures, marks))
+        return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+    def row(
+        self, title: str, figures: dict[str, float], marks: dict[str, str] | None = None
+    ) -> list[str]:
+        cells = [
+            f"{figures[name]:.3f}{(marks or {}).get(name, '')}".lstrip("0")
+            if name in figures
+            else ""
+            for name in self.names
+        ]
+        whole = len(figures) == len(self.names)
+        return [title, *cells, f"{fmean(figures.values()):.3f}".lstrip("0") if whole else ""]
+
+    def mark(self, key: tuple[str, str, int, str]) -> str:
+        test = self.tests.get(key)
+        if test is None or not test.is_significant:
+            return ""
+        return " ▲" if test.difference > 0 else " ▼"
+
+    def verdicts(self) -> str:
+        """The verdict of `adapt` by dev queries, beside what the test queries say."""
+        rows = [
+            "| | verdict by dev queries | test queries (p uncorrected) |",
+            "| --- | --- | --- |",
+        ]
+        for name in self.names:
+            file = self.out / name / "adapt" / "made" / VERDICT_FILE
+            key, start = (name, "adapt", 0, "alone"), (name, ARMS[0], 0, "alone")
+            if not file.is_file() or key not in self.values:
+                continue
+            verdict = read_adaptation(file.parent).verdict
+            own = verdict.comparison
+            test = compare(self.values[key], self.values[start])
+            rows.append(
+                f"| {name} | {verdict.outcome}: {own.difference:+.3f}, "
+                f"p = {own.p_value:.2g} | {test.difference:+.3f}, p = {test.p_value:.2g} |"
+            )
+        return "\n".join([*rows, ""])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -218,9 +327,14 @@ def main() -> None:
     verb.add_argument("--arms", nargs="+", default=["untouched", "adapt"])
     verb.add_argument("--sizes", nargs="*", type=int, default=[])
     verb.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    verb = verbs.add_parser("page")
+    verb.add_argument("out", type=Path)
+    verb.add_argument("page", type=Path)
     options = parser.parse_args()
     if options.verb == "collections":
         make_collections(options.data, options.out)
+    elif options.verb == "page":
+        Page(options.out).write(options.page)
     else:
         runs = Runs(options.model, options.out, options.collection)
         for arm in options.arms:
