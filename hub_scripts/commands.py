@@ -62,22 +62,6 @@ def pretrain(line: "CommandLine") -> None:
     print(f"next: condenser export {folder.parent} ENCODER_FOLDER")
 
 
-def import_reference(line: "CommandLine") -> None:
-    """Convert a checkpoint of the papers' implementation (luyug/Condenser), with its head.
-
-    condenser import-reference condenser-with-head my-condenser --skip_from 6
-    condenser import-reference checkpoint-20000 my-condenser --skip_from 6 \\
-        --tokenizer google-bert/bert-base-uncased
-
-    The folder holds config.json, pytorch_model.bin and model.pt (the head). The backbones on the
-    Hub have no head: use them as plain encoders.
-    """
-    from modeling_condenser.hub.import_reference import import_reference as convert
-
-    out = line.call(convert)
-    print(f"checkpoint: {out}\nnext: condenser export {out} ENCODER")
-
-
 def export(line: "CommandLine") -> None:
     """Write the plain encoder of a pre-training run, checkpoint or Hub name to a folder.
 
@@ -363,7 +347,7 @@ def collection(line: "CommandLine") -> None:
 COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
     function.__name__.replace("_", "-"): function
     for function in (
-        *(demo, adapt, pretrain, import_reference, export, finetune, encode, mine),
+        *(demo, adapt, pretrain, export, finetune, encode, mine),
         *(evaluate, search, analyze, study, push, space, collection),
     )
 }

@@ -66,7 +66,7 @@ def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
 def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub):
     commands = list(dict.fromkeys(line for page in PAGES for line in commands_of(page)))
     verbs = {shlex.split(command)[1] for command in commands}
-    assert verbs == set(COMMANDS) - {"demo", "study", "collection", "import-reference", "space"}
+    assert verbs == set(COMMANDS) - {"demo", "study", "collection", "space"}
     for command in commands:
         words = shlex.split(command)
         assert main(words[1:]) == 0, (command, capsys.readouterr().err)
