@@ -1,7 +1,6 @@
 """A Trainer that marks complete checkpoints, resumes from them, and pushes whole repositories.
 
-transformers' own pushes during training leave out code and card, and send a pickle of the
-arguments. They are switched off, and a callback pushes after each checkpoint.
+transformers' own pushes leave out code and card, and send a pickle of the arguments.
 """
 
 import dataclasses
@@ -14,11 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from huggingface_hub import CommitInfo, HfApi
+from huggingface_hub import CommitInfo, run_as_future
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
+from transformers.trainer_utils import (
+    PREFIX_CHECKPOINT_DIR,
+    HubStrategy,
+    TrainOutput,
+    rotate_checkpoints,
+)
+from transformers.utils import PushInProgress
 
 from modeling_condenser.runs.run_folder import (
     RUN_FILE,
@@ -27,13 +31,11 @@ from modeling_condenser.runs.run_folder import (
     check_checkpoint,
     check_run_folder,
     describe_machine,
-    drop_old_checkpoints,
     fingerprints_of,
     is_complete,
     last_whole_checkpoint,
     read_manifest,
     seal_checkpoint,
-    whole_checkpoints,
     write_settings,
 )
 from modeling_condenser.runs.whole_files import link_or_copy
@@ -63,9 +65,7 @@ class WholeTrainer(Trainer):
     Attributes:
         facts: for the run's record and the model card, with fingerprints of the model and the data.
         settings: of the recipe; None in a script, whose settings are the trainer's arguments.
-        train_seconds: of the training so far, over all sessions of a run that was resumed.
-        drawn_anew: data and samplers whose `set_epoch` is called as each epoch begins;
-            transformers calls it in some distributed setups only.
+        drawn_anew: data and samplers whose `set_epoch` is called as each epoch begins.
     """
 
     facts: dict[str, Any]
@@ -74,12 +74,9 @@ class WholeTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._started: float | None = None  # when this session began, without what is left out
-        self._before: dict[str, Any] = {}  # the manifest of the checkpoint that it resumes from
-        self.train_seconds, self._loss_sum = 0.0, torch.zeros((), device=self.args.device)
-        self._api = HfApi()  # its background thread runs one upload after the other
-        self._last_upload: Future | None = None
-        self.add_callback(_Events(self))
+        # By `time.perf_counter`; the start is moved by what is not counted.
+        self._started, self._ended = 0.0, 0.0
+        self.add_callback(_SetEpoch(self))
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill an empty folder with the repository of the current model.
@@ -106,7 +103,6 @@ class WholeTrainer(Trainer):
 
     def run_facts(self) -> dict[str, Any]:
         """Facts about data and training so far, for the run's record and the card."""
-        self._take_time()
         seconds, steps = round(self.train_seconds, 3), self.state.global_step
         return {**self.facts, "seed": self.args.seed, "steps": steps, "train_seconds": seconds}
 
@@ -115,9 +111,6 @@ class WholeTrainer(Trainer):
         log, run = self.state.log_history, {**describe_machine(), **self.run_facts()}
         measured = readiness_entries(log)
         return replace(stage, run=publishable(run), log=thin_log(log), readiness=measured)
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: `write_repository` writes the card."""
 
     def find_resume(self, asked: str | bool | None) -> str | None:
         """The checkpoint to resume from, if any.
@@ -153,7 +146,7 @@ class WholeTrainer(Trainer):
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
-        """Train from the checkpoint of `find_resume`, and wait for the last push.
+        """Train from the checkpoint of `find_resume`.
 
         By default, the last complete checkpoint of `output_dir` is continued if it is of the same
         run: with the same settings, start and data. A checkpoint that is named (or True) may be of
@@ -161,28 +154,25 @@ class WholeTrainer(Trainer):
         `output_dir`.
 
         Raises:
-            ValueError: the checkpoint is of another run.
+            ValueError: the checkpoint is of another run, or there was nothing to train on.
             FileNotFoundError: see `find_resume`.
         """
-        arguments = self.args
-        with arguments.main_process_first(desc="finding the checkpoint"):
+        with self.args.main_process_first(desc="finding the checkpoint"):
             resume = self._enter_folder(resume_from_checkpoint)
         first = _step(Path(resume)) if resume else None
-        self._before = read_manifest(Path(resume)) if resume else {}
-        self.train_seconds, self._started = self._before.get("train_seconds", 0.0), None
-        self._loss_sum.fill_(self._before.get("loss_sum", 0.0))
-        self._is_pushing, self._keep = arguments.push_to_hub, arguments.save_total_limit
-        arguments.push_to_hub, arguments.save_total_limit = False, None
-        try:
-            output = super().train(resume_from_checkpoint=resume, **kwargs)
-        finally:
-            arguments.push_to_hub, arguments.save_total_limit = self._is_pushing, self._keep
-        self._take_time()
-        self._started = None
+        before = read_manifest(Path(resume)).get("train_seconds", 0.0) if resume else 0.0
+        self._started, self._ended = time.perf_counter() - before, None
+        output = super().train(resume_from_checkpoint=resume, **kwargs)
+        self._ended = time.perf_counter()
+        if self.state.global_step == 0:
+            raise ValueError(
+                "The training ended after 0 steps, so the model was not trained: check"
+                " num_train_epochs, and that the data have at least one batch of"
+                f" {self.args.train_batch_size * self.args.world_size} (dataloader_drop_last drops"
+                " others)."
+            )
         if self.state.global_step == first:
             logger.warning("The run was trained to its end before: no step was trained.")
-        if self._last_upload is not None:
-            self._last_upload.exception()  # wait
         return output._replace(training_loss=output.metrics["train_loss"])
 
     def _enter_folder(self, asked: str | bool | None) -> str | None:
@@ -192,15 +182,17 @@ class WholeTrainer(Trainer):
         if self.settings is None and (folder / RUN_FILE).is_file():
             raise ValueError(f"{folder} holds the run of a recipe: choose another output_dir.")
         if asked is False:
-            self._remove_checkpoints(folder)
+            for checkpoint in all_checkpoints(folder) if self.is_world_process_zero() else ():
+                logger.warning("Starting again: removing %s.", checkpoint)
+                shutil.rmtree(checkpoint)
         elif resume is not None:
             if asked is None:
                 check_run_folder(folder, identity)
             compared, step = check_checkpoint(Path(resume), identity), _step(Path(resume))
-            newest = whole_checkpoints(folder)[-1:]
-            if newest and _step(newest[0]) > step:
+            newest = last_whole_checkpoint(folder)
+            if newest and _step(newest) > step:
                 raise ValueError(
-                    f"{newest[0]} is newer than {resume}, and a later resume would take it: choose "
+                    f"{newest} is newer than {resume}, and a later resume would take it: choose "
                     "another output_dir, or remove the newer checkpoints."
                 )
             logger.warning("Resuming from %s, step %d%s.", resume, step, _extent(compared))
@@ -208,41 +200,23 @@ class WholeTrainer(Trainer):
             write_settings(folder, identity.settings)
         return resume
 
-    def _remove_checkpoints(self, folder: Path) -> None:
-        for checkpoint in all_checkpoints(folder) if self.is_world_process_zero() else ():
-            logger.warning("Starting again: removing %s.", checkpoint)
-            shutil.rmtree(checkpoint)
-
-    def start_clock(self) -> None:
-        """Count the seconds of the training from now on."""
-        self._started = time.perf_counter()
-
-    def _take_time(self) -> None:
-        """Add the seconds since the last call to those of the training."""
-        if self._started is not None:
-            now = time.perf_counter()
-            self.train_seconds += now - self._started
-            self._started = now
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of the training so far, over all sessions of a run that was resumed."""
+        return (time.perf_counter() if self._ended is None else self._ended) - self._started
 
     def leave_out(self, seconds: float) -> None:
         """Do not count these seconds as training, because something else took them."""
-        self.train_seconds -= seconds if self._started is not None else 0.0
-
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The Trainer's step; sums the losses."""
-        loss = super().training_step(*args, **kwargs)
-        self._loss_sum += loss.detach().nan_to_num(0.0, 0.0, 0.0)  # as `logging_nan_inf_filter`
-        return loss
+        self._started += seconds if self._ended is None else 0.0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """The Trainer's log; the last entry of a resumed run states the loss of all its steps."""
-        if "train_loss" in logs and "loss_sum" in self._before:
-            logs["train_loss"] = self._total_loss() / max(self.state.global_step, 1)
+        losses = [entry for entry in self.state.log_history if "loss" in entry]
+        if "train_loss" in logs and losses:
+            steps = [0, *(entry["step"] for entry in losses)]
+            sums = (e["loss"] * (e["step"] - last) for e, last in zip(losses, steps, strict=False))
+            logs["train_loss"] = sum(sums) / steps[-1]
         super().log(logs, start_time)
-
-    def _total_loss(self) -> float:
-        """The sum of the losses of all steps so far, the mean over processes."""
-        return self.accelerator.reduce(self._loss_sum.clone(), reduction="mean").item()
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Refuse a checkpoint that does not fit the model; it stores shared weights once."""
@@ -262,110 +236,111 @@ class WholeTrainer(Trainer):
             return [], None
         return super().get_batch_samples(*args, **kwargs)
 
-    def finish_checkpoint(self) -> None:
-        """Mark the checkpoint of this step as complete, push it, and drop old checkpoints."""
-        run_folder = Path(str(self.args.output_dir))
-        checkpoint = run_folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save as the Trainer does; push, and drop old checkpoints, when this one is complete."""
+        args, run_folder = self.args, str(self.args.output_dir)
+        is_pushing, keep = args.push_to_hub, args.save_total_limit
+        args.push_to_hub, args.save_total_limit = False, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            args.push_to_hub, args.save_total_limit = is_pushing, keep
+        checkpoint = Path(run_folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         self.accelerator.wait_for_everyone()  # each process writes its random state
-        self._take_time()
-        sums = {"train_seconds": self.train_seconds, "loss_sum": self._total_loss()}
-        if self.args.should_save:
-            seal_checkpoint(checkpoint, {**fingerprints_of(self.facts), **sums})
-        if self._is_pushing and self.is_world_process_zero():
-            self._push_checkpoint(checkpoint)
-        if self.args.should_save:
-            best = self.state.best_model_checkpoint
-            drop_old_checkpoints(run_folder, keep=self._keep, best=best)
+        if args.should_save:
+            seconds = {"train_seconds": self.train_seconds}
+            seal_checkpoint(checkpoint, {**fingerprints_of(self.facts), **seconds})
+        if is_pushing and self.is_world_process_zero():
+            self._push_from_checkpoint(str(checkpoint))
+        if args.should_save:
+            rotate_checkpoints(run_folder, keep, self.state.best_model_checkpoint, use_mtime=True)
 
-    def _push_checkpoint(self, checkpoint: Path) -> None:
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Push the model of a checkpoint, with its training state if the strategy says so."""
-        strategy = HubStrategy(self.args.hub_strategy)
-        is_busy = self._last_upload is not None and not self._last_upload.done()
+        strategy, checkpoint = HubStrategy(self.args.hub_strategy), Path(checkpoint_folder)
+        is_busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
         if strategy == HubStrategy.END or (is_busy and not self.args.hub_always_push):
             return
-        state_folders = {
-            HubStrategy.CHECKPOINT: LAST_CHECKPOINT,
-            HubStrategy.ALL_CHECKPOINTS: checkpoint.name,
-        }
+        staging, stale = self._stage(checkpoint), STALE_WEIGHTS
+        if strategy != HubStrategy.EVERY_SAVE:
+            name = LAST_CHECKPOINT if strategy == HubStrategy.CHECKPOINT else checkpoint.name
+            without = shutil.ignore_patterns(TRAINING_ARGS_NAME)  # a pickle
+            shutil.copytree(checkpoint, staging / name, ignore=without, copy_function=link_or_copy)
+            stale = (*STALE_WEIGHTS, f"{name}/*")
         message = f"Training in progress, step {self.state.global_step}"
-        upload = self._push(message, checkpoint, state_folder=state_folders.get(strategy))
-        if upload is not None:
-            upload.add_done_callback(_warn_of_failure)
+        upload = run_as_future(self._commit, staging, message, stale=stale)
+        upload.add_done_callback(_warn_of_failure)
+        self.push_in_progress = PushInProgress([upload])
 
     def push_to_hub(  # type: ignore[override]
-        self, commit_message: str = "End of training", blocking: bool = True, **options: Any
+        self,
+        commit_message: str = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **_: Any,
     ) -> CommitInfo | Future | None:
         """Push the current model as a whole repository; an OSError if the Hub failed or refused.
 
-        The arguments are those of transformers; of its further options only `token`, `revision` and
-        `private` are used.
+        The arguments are those of transformers.
 
         Returns:
             The commit (a future of it if not blocking); None in all processes but the first.
         """
-        names = ("token", "revision", "private")
-        given = {name: options[name] for name in names if options.get(name) is not None}
         if self.hub_model_id is None:
-            self.init_hf_repo(token=given.get("token"), private=given.get("private"))
-        upload = self._push(commit_message, None, **given)
-        return upload.result() if upload and blocking else upload
+            self.init_hf_repo(token=token, private=private)
+        self._finish_current_push()
+        staging = self._stage(None)
+        if not self.is_world_process_zero():
+            return None
+        how = {"token": token, "revision": revision}
+        upload = run_as_future(self._commit, staging, commit_message, **how)
+        return upload.result() if blocking else upload
 
-    def _push(
-        self, message: str, checkpoint: Path | None, *, state_folder: str | None = None, **how: Any
-    ) -> Future | None:
-        """Write the repository to a new folder, and commit it in the background.
-
-        See `write_repository` for the checkpoint; all of it is also copied to `state_folder` of the
-        repository. `how` are options of `commit_folder`.
-        """
-        staging = Path(str(self.args.output_dir)) / f".push-{self.state.global_step}"
+    def _stage(self, checkpoint: Path | None) -> Path:
+        """Write the repository to a new folder; see `write_repository` for the checkpoint."""
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        staging = Path(str(self.args.output_dir), f".push-{self.state.global_step}")
         if self.is_world_process_zero():
             shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
             staging.mkdir(parents=True)
         if checkpoint is None:  # all processes save the model
             self.accelerator.wait_for_everyone()
         self.write_repository(staging, checkpoint)
-        if not self.is_world_process_zero():
-            return None
-        if checkpoint and state_folder:
-            without = shutil.ignore_patterns(TRAINING_ARGS_NAME)  # a pickle
-            target = staging / state_folder
-            shutil.copytree(checkpoint, target, ignore=without, copy_function=link_or_copy)
-            how["stale"] = [*STALE_WEIGHTS, f"{state_folder}/*"]
-        how = {"revision": self.args.hub_revision, "token": self.args.hub_token, **how}
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        return staging
 
-        def upload() -> CommitInfo:
-            try:
-                return commit_folder(staging, str(self.hub_model_id), message=message, **how)
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
+    def _commit(
+        self,
+        staging: Path,
+        message: str,
+        *,
+        token: str | None = None,
+        revision: str | None = None,
+        stale: Sequence[str] = STALE_WEIGHTS,
+    ) -> CommitInfo:
+        try:
+            return commit_folder(
+                staging,
+                str(self.hub_model_id),
+                message=message,
+                token=token or self.args.hub_token,
+                revision=revision or self.args.hub_revision,
+                stale=stale,
+            )
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
 
-        self._last_upload = self._api.run_as_future(upload)
-        return self._last_upload
 
+class _SetEpoch(TrainerCallback):
+    """Calls `set_epoch`; transformers does so in some distributed setups only."""
 
-class _Events(TrainerCallback):
     def __init__(self, trainer: WholeTrainer):
         self.trainer = trainer
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self.trainer.start_clock()
 
     def on_epoch_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         for drawn in self.trainer.drawn_anew:
             drawn.set_epoch(int(state.epoch or 0))
-
-    def on_train_end(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
-        if state.global_step == 0:
-            raise ValueError(
-                "The training ended after 0 steps, so the model was not trained: check"
-                " num_train_epochs, and that the data have at least one batch of"
-                f" {args.train_batch_size * args.world_size} (dataloader_drop_last drops others)."
-            )
-
-    def on_save(self, *_: Any, **__: Any) -> None:
-        self.trainer.finish_checkpoint()
 
 
 def _extent(compared: Set[str]) -> str:

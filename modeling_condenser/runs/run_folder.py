@@ -224,13 +224,6 @@ def last_whole_checkpoint(run_folder: Path) -> Path | None:
     return None
 
 
-def drop_old_checkpoints(run_folder: Path, *, keep: int | None, best: str | None = None) -> None:
-    """Remove all complete checkpoints but the newest `keep` (None or 0 for all) and the best."""
-    for folder in whole_checkpoints(run_folder)[:-keep] if keep else []:
-        if best is None or folder.resolve() != Path(best).resolve():
-            shutil.rmtree(folder)
-
-
 def _step(folder: Path) -> int:
     number = folder.name.rpartition("-")[2]
     return int(number) if number.isdigit() else -1

@@ -9,7 +9,6 @@ from modeling_condenser.runs.run_folder import (
     RECIPE_FILE,
     RunIdentity,
     claim_run_folder,
-    drop_old_checkpoints,
     fingerprints_of,
     last_whole_checkpoint,
     seal_checkpoint,
@@ -112,16 +111,3 @@ def test_the_newest_complete_checkpoint_is_chosen_by_number(tmp_path, caplog):
     (tmp_path / "checkpoint-final").mkdir()
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
     assert "checkpoint-200 is incomplete" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("keep", "best", "left"),
-    [(2, None, [30, 100, 200]), (None, None, [9, 20, 30, 100, 200]), (1, 9, [9, 100, 200])],
-)
-def test_the_newest_the_best_and_incomplete_ones_are_kept(keep, best, left, tmp_path):
-    for step in (100, 9, 30, 20):
-        make_checkpoint(tmp_path, step)
-    make_checkpoint(tmp_path, 200, sealed=False)
-    best_folder = None if best is None else f"{tmp_path}/../{tmp_path.name}/checkpoint-{best}"
-    drop_old_checkpoints(tmp_path, keep=keep, best=best_folder)
-    assert sorted(int(folder.name.split("-")[1]) for folder in tmp_path.iterdir()) == left
