@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
@@ -19,9 +20,9 @@ from transformers import AutoTokenizer
 
 from benchmarks.harness import as_bert
 from modeling_condenser import masked_lm_from_encoder
+from modeling_condenser.encoder_parts import save_tokenizer
 from modeling_condenser.hub.card import CARD_FILE, CURVES_FILE, cite, training_section
 from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import save_tokenizer
 from modeling_condenser.hub.provenance import (
     PRETRAINING,
     Stage,
@@ -93,7 +94,7 @@ def make_starter(runs: Sequence[Path], out: Path, *, corpus: Path, validation: P
         halved = {name: tensor.half() for name, tensor in weights.items()}
         save_file(halved, partial / WEIGHTS_FILE, metadata={"format": "pt"})
         contract = EncodingContract(longest, longest, token_type_ids=with_segments)
-        save_tokenizer(tokenizer, contract, partial)
+        save_tokenizer(tokenizer, asdict(contract), partial)
         write_provenance(partial, stages)
         card.save(partial / CARD_FILE)
         logs = {label: stage.log for label, stage in label_stages(stages).items()}

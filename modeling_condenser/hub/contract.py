@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from modeling_condenser.encoder_parts import CONTRACT_FILE, contract_of
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.whole_files import write_json
 
-CONTRACT_FILE = "encoding_contract.json"
 UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 
 Pooling = Literal["cls", "mean", "max"]
@@ -48,10 +48,7 @@ class EncodingContract:
     @classmethod
     def of_checkpoint(cls, config: Any, *, longest: int) -> "EncodingContract":
         """The contract that the config of a checkpoint states; `longest` is the default length."""
-        names = cls.__dataclass_fields__
-        stated = {name: value for name, value in config.encoding.items() if name in names}
-        lengths = {"query_max_length": longest, "passage_max_length": longest}
-        return cls(**{**lengths, **stated, "pooling": config.pooling})
+        return cls(**contract_of(config, longest=longest))
 
     def save(self, folder: Path) -> None:
         write_json(folder / CONTRACT_FILE, asdict(self))

@@ -4,15 +4,14 @@ An export has no remote code: it opens with transformers and with sentence-trans
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_condenser.encoder_parts import n_positions, write_modules
+from modeling_condenser.encoder_parts import write_encoder
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 from modeling_condenser.runs.run_folder import (
     RunIdentity,
@@ -47,13 +46,10 @@ def export_encoder(
             (`owner/name@revision` pins it); code of a repository is never executed here.
         out: folder to write, atomically; an earlier export of the same run is replaced, with the
             results of its evaluation.
-        contract: by default that of the model that pre-training started from, also the precision
-            of its weights. Where it states none: CLS, the dot product, and the longest sequence
-            that tokenizer and positions allow. A contrast's stated similarity replaces both.
+        contract: by default that of `CondenserModel.save_encoder`.
 
     Returns:
-        `out`: the encoder's config.json and model.safetensors (hidden states bit-identical to the
-        backbone's), tokenizer, sentence-transformers modules, contract, evaluation script and card.
+        `out`: what `save_encoder` writes, with the evaluation script, provenance and card.
 
     Raises:
         ValueError: `out` holds something else, or the checkpoint has no or not all weights.
@@ -72,21 +68,14 @@ def export_encoder(
         loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
     model, info = loaded
     refuse_incomplete(source, info["missing_keys"], set())
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    encoding: dict[str, Any] = {}
-    if contract is None:
-        limit, encoding = tokenizer.model_max_length, dict(model.config.encoding)
-        longest = min(limit, n_positions(model.encoder) or limit)
-        contract = EncodingContract.of_checkpoint(model.config, longest=longest)
-        trained = trained_similarity(stages)
-        if trained not in (None, contract.similarity):
-            contract = replace(contract, similarity=trained)
-            encoding.pop("normalize", None)
-        model.encoder.to(getattr(torch, encoding.get("dtype", "float32")))
+    if similarity := trained_similarity(stages):  # which configs of older versions lack
+        model.config.compare_by(similarity)
     with whole_folder(out) as partial:
         if (out / CARD_FILE).is_file():  # a person's own text in it is kept
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
-        write_repository(partial, model.encoder, tokenizer, contract, stages, encoding=encoding)
+        with quiet_loading():
+            model.save_encoder(partial, contract=asdict(contract) if contract else None)
+        add_records(partial, stages)
         _refuse_other_files(out, partial)
     return out
 
@@ -128,46 +117,18 @@ def write_repository(
     stages: Sequence[Stage],
     *,
     name: str | None = None,
-    encoding: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the repository of an encoder that `stages` made into an empty folder.
 
-    `name` is `owner/name` on the Hub, if known; `encoding` that of `CondenserConfig`. The tokenizer
-    is changed (`save_tokenizer`).
+    `name` is `owner/name` on the Hub, if known. The tokenizer is changed (`save_tokenizer`).
     """
     with quiet_loading():
-        encoder.save_pretrained(folder)
-    save_tokenizer(tokenizer, contract, folder)
-    how = {
-        "normalize": contract.similarity == "cosine",
-        "prompts": {"query": contract.query_prompt, "document": contract.passage_prompt},
-        **(encoding or {}),
-        **asdict(contract),
-    }
-    size = encoder.config.hidden_size
-    write_modules(folder, size, pooling=contract.pooling, encoding=how)
-    contract.save(folder)
+        write_encoder(folder, encoder, tokenizer, asdict(contract))
+    add_records(folder, stages, name=name)
+
+
+def add_records(folder: Path, stages: Sequence[Stage], *, name: str | None = None) -> None:
+    """Add evaluation script, provenance and card to an encoder."""
     shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
     write_provenance(folder, stages)
     write_card(folder, name=name)
-
-
-def save_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, contract: EncodingContract, folder: Path
-) -> None:
-    """Save a tokenizer with the lengths and inputs of the contract."""
-    tokenizer.model_max_length = max(contract.query_max_length, contract.passage_max_length)
-    if not contract.token_type_ids:
-        tokenizer.model_input_names = ["input_ids", "attention_mask"]
-        # The attribute alone is not saved.
-        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
-    forget_session(tokenizer)
-    tokenizer.save_pretrained(folder)
-
-
-def forget_session(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Remove settings that `save_pretrained` should not store: of opening and of the last call."""
-    for name in ("is_local", "local_files_only"):
-        tokenizer.init_kwargs.pop(name, None)
-    tokenizer.backend_tokenizer.no_truncation()
-    tokenizer.backend_tokenizer.no_padding()

@@ -162,7 +162,6 @@ class CondenserTrainer(WholeTrainer):
         model: Any = self.accelerator.unwrap_model(self.model)
         if getattr(self.args, "objective", None) == "tsdae":
             remove_decoder(model)
-        model.training_stages = self._describe_training()
         return output
 
     def get_train_dataloader(self) -> DataLoader:
