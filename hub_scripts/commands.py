@@ -292,9 +292,9 @@ def push(line: "CommandLine") -> None:
     condenser push runs/retriever owner/my-retriever --private
     condenser push runs/mine owner/my-condenser --revision experiment
 
-    Pickles, tokens and local paths are refused; the card must name a license; and the repository
-    must open in a process without this package installed. A dry run prints the model card and sends
-    nothing. Files that are already on the Hub are not sent again.
+    Pickles and tokens are refused; the card must name a license; and the repository must open in a
+    process without this package installed. A dry run prints the model card and sends nothing. Files
+    that are already on the Hub are not sent again.
     """
     from modeling_condenser.hub.push import push as publish
 
