@@ -267,8 +267,8 @@ def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
     name = model.name_or_path or model.config.encoder_config.name_or_path
     if not name:
         raise ValueError(
-            "The model was not loaded from a checkpoint: pass its tokenizer as processing_class, to "
-            "save_encoder as tokenizer."
+            "The model was not loaded from a checkpoint: pass its tokenizer as processing_class "
+            "(in save_encoder: tokenizer)."
         )
     return AutoTokenizer.from_pretrained(name)
 

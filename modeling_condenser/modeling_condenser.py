@@ -368,8 +368,9 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
 
     def _check_second_masking(self, labels: Any, head_input_ids: Any, head_targets: Any) -> None:
         rate = self.config.head_mlm_probability if self._has_head else None
-        is_given = [head_input_ids is not None, head_targets is not None]
-        if any(is_given) if rate is None else labels is not None and not all(is_given):
+        n_given = (head_input_ids is not None) + (head_targets is not None)
+        n_expected = 0 if rate is None else 2
+        if n_given != n_expected and (rate is None or labels is not None):
             raise ValueError(
                 f"The head of this model has head_mlm_probability {rate}, so a batch must have "
                 f"{'neither' if rate is None else 'both'} of head_input_ids and head_targets: make "

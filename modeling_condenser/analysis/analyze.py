@@ -173,7 +173,7 @@ def write_analysis(
 def _put_on_card(run: Path, entries: Sequence[Entry]) -> None:
     """Put the measures of a run into its final model's provenance and on its card."""
     folder = run / MODEL_FOLDER
-    *earlier, last = provenance.read_provenance(folder) or provenance.read_pretraining(run)
+    *earlier, last = provenance.read_provenance(folder)
     readiness = training_log.readiness_entries(entries)
     provenance.write_provenance(folder, [*earlier, replace(last, readiness=readiness)])
     write_card(folder)

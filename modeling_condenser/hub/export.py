@@ -16,7 +16,6 @@ from modeling_condenser.modeling_condenser import CondenserModel, refuse_incompl
 from modeling_condenser.runs.run_folder import (
     RunIdentity,
     fingerprints_of,
-    restore_folder,
     whole_folder,
 )
 
@@ -28,7 +27,6 @@ from .provenance import (
     RUNS_FOLDER,
     Stage,
     read_provenance,
-    read_stages,
     trained_similarity,
     write_provenance,
 )
@@ -61,8 +59,7 @@ def export_encoder(
             f"{checkpoint} is not a pre-training checkpoint, so there is nothing to export: name a"
             " run folder of `condenser pretrain`, or use a plain encoder as it is."
         )
-    stages = read_stages(source)
-    restore_folder(out)
+    stages = read_provenance(source)
     _check_same_run(out, stages)
     with quiet_loading():
         loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
@@ -75,7 +72,8 @@ def export_encoder(
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
         with quiet_loading():
             model.save_encoder(partial, contract=asdict(contract) if contract else None)
-        add_records(partial, stages)
+        _add_records(partial, stages)
+        write_card(partial)
         _refuse_other_files(out, partial)
     return out
 
@@ -116,19 +114,20 @@ def write_repository(
     contract: EncodingContract,
     stages: Sequence[Stage],
     *,
-    name: str | None = None,
+    with_card: bool = True,
 ) -> None:
     """Write the repository of an encoder that `stages` made into an empty folder.
 
-    `name` is `owner/name` on the Hub, if known. The tokenizer is changed (`save_tokenizer`).
+    The tokenizer is changed (`save_tokenizer`).
     """
     with quiet_loading():
         write_encoder(folder, encoder, tokenizer, asdict(contract))
-    add_records(folder, stages, name=name)
+    _add_records(folder, stages)
+    if with_card:
+        write_card(folder)
 
 
-def add_records(folder: Path, stages: Sequence[Stage], *, name: str | None = None) -> None:
-    """Add evaluation script, provenance and card to an encoder."""
+def _add_records(folder: Path, stages: Sequence[Stage]) -> None:
+    """Add evaluation script and provenance to an encoder."""
     shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
     write_provenance(folder, stages)
-    write_card(folder, name=name)

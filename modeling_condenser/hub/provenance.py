@@ -63,37 +63,21 @@ def read_stage(run_folder: Path, name: str) -> Stage | None:
     """The stage of a run folder; None if it is not a run folder."""
     if not (run_folder / RECIPE_FILE).is_file():
         return None
+    recipe = yaml.safe_load((run_folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
     run, log = read_json(run_folder / RUN_FILE, {}), read_json(run_folder / LOG_FILE, [])
-    recipe = publishable(_read_recipe(run_folder))
-    return Stage(name, recipe, publishable(run), thin_log(log), readiness_entries(log))
-
-
-def read_pretraining(run_folder: Path) -> list[Stage]:
-    """The local pre-training runs that led to a run, with the run itself last."""
-    stage = read_stage(run_folder, PRETRAINING)
-    if stage is None:
-        return []
-    return [*read_start(_read_recipe(run_folder).get("encoder", "")), stage]
+    record = publishable(recipe), publishable(run)
+    return Stage(name, *record, thin_log(log), readiness_entries(log))
 
 
 def read_start(name: str) -> list[Stage]:
     """The stages of the encoder that a training starts from; none if it is not a local one."""
     encoder = STARTER_FOLDER if name == STARTER else Path(name)
-    return read_stages(encoder) if name and encoder.is_dir() else []
-
-
-def read_stages(model: Path) -> list[Stage]:
-    """The stages that made a checkpoint, as recorded beside it or in its run folder."""
-    return read_provenance(model) or read_pretraining(model.resolve().parent)
+    return read_provenance(encoder) if name and encoder.is_dir() else []
 
 
 def trained_similarity(stages: Sequence[Stage]) -> Any:
     """The similarity that the recipe of the last stage states; None if it states none."""
     return stages[-1].recipe.get("similarity") if stages else None
-
-
-def _read_recipe(run_folder: Path) -> dict[str, Any]:
-    return yaml.safe_load((run_folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
 
 
 def drop_starter(stages: Sequence[Stage]) -> Sequence[Stage]:

@@ -163,13 +163,14 @@ def commit_folder(
     create_pr: bool = False,
     token: str | None = None,
     stale: Sequence[str] = STALE_WEIGHTS,
+    without: Sequence[str] = (),
     kind: Literal["model", "space"] = "model",
 ) -> CommitInfo:
     """Upload a folder in one atomic commit; create the repository and the branch if needed.
 
-    Links are followed. Files of the repository that match `stale` and are not in the folder are
-    deleted. A new Space is static. Without a change there is no commit. The other arguments and
-    errors are those of `push`.
+    Links are followed, and files that match `without` are left out. Files of the repository that
+    match `stale` and are not uploaded are deleted. A new Space is static. Without a change there is
+    no commit. The other arguments and errors are those of `push`.
     """
     api = HfApi(token=token)
     try:
@@ -190,6 +191,7 @@ def commit_folder(
             revision=revision,
             create_pr=create_pr,
             delete_patterns=list(stale),
+            ignore_patterns=list(without),
         )
     except _HTTP_ERROR as error:
         raise OSError(f"Cannot push to {name}: {error}") from error

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from transformers.trainer_utils import (
 from transformers.utils import PushInProgress
 
 from modeling_condenser.runs.run_folder import (
+    MODEL_FOLDER,
     RUN_FILE,
+    TRAINING_STATE,
     RunIdentity,
     all_checkpoints,
     check_checkpoint,
@@ -36,18 +39,17 @@ from modeling_condenser.runs.run_folder import (
     last_whole_checkpoint,
     read_manifest,
     seal_checkpoint,
+    whole_folder,
     write_settings,
 )
-from modeling_condenser.runs.whole_files import link_or_copy
 
+from .card import write_card
 from .model_folder import fetch
 from .provenance import Stage, publishable
 from .push import STALE_WEIGHTS, commit_folder
 from .training_log import readiness_entries, thin_log
 
 logger = logging.getLogger(__name__)
-
-LAST_CHECKPOINT = "last-checkpoint"  # as the Trainer calls it
 
 # Arguments that transformers or a trainer computes if they are not given.
 _DERIVED = (
@@ -57,10 +59,11 @@ _DERIVED = (
 
 
 class WholeTrainer(Trainer):
-    """Base of the trainers of this package, which define `write_repository`.
+    """Base of the trainers of this package, whose `save_model` writes a repository but its card.
 
-    `push_to_hub` and `hub_strategy` mean the same as in transformers. Every push is one commit of a
-    repository that can be loaded. A failed push does not end the training.
+    `push_to_hub` and `hub_strategy` mean the same as in transformers, but every push is one commit
+    of a repository that can be loaded; with the strategy "checkpoint" ("all_checkpoints" is the
+    same) it also holds the state of the training. A failed push does not end the training.
 
     Attributes:
         facts: for the run's record and the model card, with fingerprints of the model and the data.
@@ -77,13 +80,6 @@ class WholeTrainer(Trainer):
         # By `time.perf_counter`; the start is moved by what is not counted.
         self._started, self._ended = 0.0, 0.0
         self.add_callback(_SetEpoch(self))
-
-    def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
-        """Fill an empty folder with the repository of the current model.
-
-        The model is in `checkpoint`, which was just saved; with None it is saved from memory.
-        """
-        raise NotImplementedError
 
     @property
     def identity(self) -> RunIdentity:
@@ -130,12 +126,12 @@ class WholeTrainer(Trainer):
         checkpoint = last_whole_checkpoint(Path(str(self.args.output_dir)))
         if isinstance(asked, str):
             with self.args.main_process_first():
-                fetched = fetch(asked, only=[f"{LAST_CHECKPOINT}/*"]) / LAST_CHECKPOINT
+                fetched = fetch(asked)
             if not is_complete(fetched):
                 raise FileNotFoundError(
-                    f"{asked} has no complete {LAST_CHECKPOINT}/: push with push_to_hub=True and "
-                    'hub_strategy="checkpoint" to resume from the Hub, or name an older commit '
-                    "(owner/name@COMMIT)."
+                    f"{asked} is not a checkpoint with the state of its training: push with "
+                    'push_to_hub=True and hub_strategy="checkpoint" to resume from the Hub, or name'
+                    " an older commit (owner/name@COMMIT)."
                 )
             if checkpoint is None or _step(checkpoint) < _step(fetched):
                 checkpoint = fetched
@@ -253,22 +249,20 @@ class WholeTrainer(Trainer):
         if is_pushing and self.is_world_process_zero():
             self._push_from_checkpoint(str(checkpoint))
         if args.should_save:
+            if keep:  # what is being uploaded may be dropped
+                self._finish_current_push()
             rotate_checkpoints(run_folder, keep, self.state.best_model_checkpoint, use_mtime=True)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push the model of a checkpoint, with its training state if the strategy says so."""
-        strategy, checkpoint = HubStrategy(self.args.hub_strategy), Path(checkpoint_folder)
+        """Push a checkpoint, with its training state if the strategy says so."""
+        strategy = HubStrategy(self.args.hub_strategy)
         is_busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
         if strategy == HubStrategy.END or (is_busy and not self.args.hub_always_push):
             return
-        staging, stale = self._stage(checkpoint), STALE_WEIGHTS
-        if strategy != HubStrategy.EVERY_SAVE:
-            name = LAST_CHECKPOINT if strategy == HubStrategy.CHECKPOINT else checkpoint.name
-            without = shutil.ignore_patterns(TRAINING_ARGS_NAME)  # a pickle
-            shutil.copytree(checkpoint, staging / name, ignore=without, copy_function=link_or_copy)
-            stale = (*STALE_WEIGHTS, f"{name}/*")
+        write_card(Path(checkpoint_folder), name=self.hub_model_id)
+        without = TRAINING_STATE if strategy == HubStrategy.EVERY_SAVE else [TRAINING_ARGS_NAME]
         message = f"Training in progress, step {self.state.global_step}"
-        upload = run_as_future(self._commit, staging, message, stale=stale)
+        upload = self._upload(Path(checkpoint_folder), message, without=without)
         upload.add_done_callback(_warn_of_failure)
         self.push_in_progress = PushInProgress([upload])
 
@@ -281,55 +275,59 @@ class WholeTrainer(Trainer):
         private: bool | None = None,
         **_: Any,
     ) -> CommitInfo | Future | None:
-        """Push the current model as a whole repository; an OSError if the Hub failed or refused.
+        """Push the current model as a whole repository, after writing it (`write_model`).
 
         The arguments are those of transformers.
 
         Returns:
             The commit (a future of it if not blocking); None in all processes but the first.
+
+        Raises:
+            OSError: the Hub failed or refused.
         """
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
         self._finish_current_push()
-        staging = self._stage(None)
+        folder = self.write_model()
         if not self.is_world_process_zero():
             return None
-        how = {"token": token, "revision": revision}
-        upload = run_as_future(self._commit, staging, commit_message, **how)
+        upload = self._upload(folder, commit_message, token=token, revision=revision)
         return upload.result() if blocking else upload
 
-    def _stage(self, checkpoint: Path | None) -> Path:
-        """Write the repository to a new folder; see `write_repository` for the checkpoint."""
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        staging = Path(str(self.args.output_dir), f".push-{self.state.global_step}")
-        if self.is_world_process_zero():
-            shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
-            staging.mkdir(parents=True)
-        if checkpoint is None:  # all processes save the model
-            self.accelerator.wait_for_everyone()
-        self.write_repository(staging, checkpoint)
-        return staging
+    def write_model(self) -> Path:
+        """Write the repository of the current model to the run folder, atomically."""
+        model_folder = Path(str(self.args.output_dir), MODEL_FOLDER)
+        is_first = self.is_world_process_zero()
+        # In all processes, because each may hold a part of the model.
+        with whole_folder(model_folder) if is_first else nullcontext(model_folder) as folder:
+            self.save_model(str(folder), _internal_call=True)
+            if is_first:
+                (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle
+                write_card(folder, name=self.hub_model_id)
+        self.accelerator.wait_for_everyone()
+        return model_folder
 
-    def _commit(
+    def _upload(
         self,
-        staging: Path,
+        folder: Path,
         message: str,
         *,
         token: str | None = None,
         revision: str | None = None,
-        stale: Sequence[str] = STALE_WEIGHTS,
-    ) -> CommitInfo:
-        try:
-            return commit_folder(
-                staging,
-                str(self.hub_model_id),
-                message=message,
-                token=token or self.args.hub_token,
-                revision=revision or self.args.hub_revision,
-                stale=stale,
-            )
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        without: Sequence[str] = (),
+    ) -> Future:
+        """Commit a folder in the background."""
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        return run_as_future(
+            commit_folder,
+            folder,
+            str(self.hub_model_id),
+            message=message,
+            token=token or self.args.hub_token,
+            revision=revision or self.args.hub_revision,
+            stale=[*STALE_WEIGHTS, *TRAINING_STATE],
+            without=without,
+        )
 
 
 class _SetEpoch(TrainerCallback):

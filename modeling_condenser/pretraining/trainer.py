@@ -1,7 +1,6 @@
 """The Hugging Face Trainer with a Condenser's data, losses, log and repository."""
 
 import math
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,17 +9,13 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import TrainingArguments
-from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from modeling_condenser.hub import provenance
-from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.losses import IGNORE_INDEX
 from modeling_condenser.packing import is_packing, pack
-from modeling_condenser.runs.run_folder import START, TRAINING_STATE
-from modeling_condenser.runs.training import check_precision
-from modeling_condenser.runs.whole_files import link_or_copy
+from modeling_condenser.runs.run_folder import START
 
 from .arguments import CONTRASTIVE, HEAD_SETTINGS, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches
@@ -316,22 +311,6 @@ class CondenserTrainer(WholeTrainer):
             folder = Path(output_dir or str(self.args.output_dir))
             provenance.write_provenance(folder, self._describe_training())
 
-    def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
-        """Fill a folder with model, code, tokenizer, provenance and card."""
-        if checkpoint is None:
-            self.save_model(str(folder), _internal_call=True)
-            (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
-        else:
-            shutil.copytree(
-                checkpoint,
-                folder,
-                ignore=shutil.ignore_patterns(*TRAINING_STATE),
-                copy_function=link_or_copy,
-                dirs_exist_ok=True,
-            )
-        if self.is_world_process_zero():
-            write_card(folder, name=self.hub_model_id)
-
     def script_settings(self) -> dict[str, Any]:
         """As `WholeTrainer.script_settings`, with the encoder and the settings of the head.
 
@@ -361,7 +340,6 @@ def _check_arguments(args: TrainingArguments) -> None:
             f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer would drop "
             "all losses but the late one: set it to 0."
         )
-    check_precision(args)
     if args.n_gpu > 1:
         raise ValueError(
             f"One process sees {args.n_gpu} GPUs, but a batch is for one: start a process for each "

@@ -117,20 +117,6 @@ def test_text_and_metadata_of_a_person_are_kept(tmp_path):
     assert file.read_bytes() == before
 
 
-def test_metadata_is_kept_as_it_was_written(tmp_path):
-    folder = make_folder(tmp_path / "x", pretraining())
-    written = "language: no\nversion: 1.10\nbuild: 012\nat: 12:30:00\nprivate: true\nparts: 3\n"
-    (folder / "README.md").write_text(f"---\n{written}---\nMine.\n")
-    for _ in range(2):
-        write_card(folder)
-    data = read(folder).data
-    assert (data.language, data["version"], data["build"], data["at"]) == (
-        *("no", "1.10", "012"),
-        "12:30:00",
-    )
-    assert (data["private"], data["parts"]) == (True, 3)
-
-
 def test_readiness_is_shown_in_tables_and_pictures_that_are_always_the_same(tmp_path):
     swap_cost, entropy = "readiness/swap_cost", "readiness/entropy_layer_1"
     entries = [{"step": step, swap_cost: step / 40, entropy: 2.0} for step in (0, 10, 20)]

@@ -1,11 +1,9 @@
 """What an export holds, and which vectors each way of opening it gives."""
 
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.provenance import read_provenance, write_provenance
 from tests.encoding.making import change_json
 from tests.hub.loopback_hub import contents
-from tests.hub.making import BLOCKER, make_run, plain_vectors
+from tests.hub.making import make_run, plain_vectors
 
 CLASSES = {"bert": "BertModel", "roberta": "RobertaModel"}
 # One batch of them is padded; the last but one is cut, and the last is empty.
@@ -259,42 +257,3 @@ def test_the_cards_commands_search_and_evaluate(exports, collection, tmp_path, m
     monkeypatch.chdir(tmp_path)
     assert main(search[1:]) == main([*evaluate[1:], "--card"]) == 0
     assert "MRR@10" in (folder / "README.md").read_text()
-
-
-# optimum needs an older transformers than this package: each runs in the Python of another
-# environment, which an environment variable names (docs/hub.md).
-BACKENDS = {
-    "OPENVINO_PYTHON": """
-from sentence_transformers import SentenceTransformer
-precision = {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}}
-model = SentenceTransformer(sys.argv[1], backend="openvino", model_kwargs=precision)
-vectors = model.encode(json.loads(sys.argv[2]))
-""",
-    "ONNX_PYTHON": """
-from optimum.onnxruntime import ORTModelForFeatureExtraction
-from transformers import AutoTokenizer
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
-model = ORTModelForFeatureExtraction.from_pretrained(sys.argv[1], export=True)
-cut = {"padding": True, "truncation": True, "max_length": 64, "return_tensors": "pt"}
-vectors = model(**tokenizer(json.loads(sys.argv[2]), **cut)).last_hidden_state[:, 0]
-""",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("variable", BACKENDS)
-def test_openvino_and_onnx_runtime_give_the_vectors_of_torch(variable, exported, tmp_path):
-    python = os.environ.get(variable)
-    if python is None:
-        pytest.skip(f"{variable} names no Python with optimum (docs/hub.md)")
-    script = f"{BLOCKER}import json\n{BACKENDS[variable]}print(json.dumps(vectors.tolist()))"
-    found = subprocess.run(
-        [python, "-c", script, str(exported), json.dumps(TEXTS[:4])],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
-    assert found.returncode == 0, found.stderr[-3000:]
-    vectors = json.loads(found.stdout.splitlines()[-1])
-    np.testing.assert_allclose(vectors, plain_vectors(exported, TEXTS[:4]), rtol=0, atol=1e-5)

@@ -71,16 +71,6 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
     )
 
 
-def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path):
-    first = make_run(tmp_path / "first", {"encoder": "owner/base", "seed": 5})
-    second = make_run(tmp_path / "second", {"encoder": str(first / "model"), "seed": 6})
-    assert [stage.recipe for stage in provenance.read_pretraining(second)] == [
-        {"encoder": "owner/base", "seed": 5},
-        {"encoder": "local: model", "seed": 6},
-    ]
-    assert provenance.read_pretraining(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     ("given", "published"),
     [

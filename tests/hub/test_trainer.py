@@ -68,7 +68,6 @@ print(json.dumps(sums))
     assert last == (folder / "model.safetensors").read_bytes()
     stage = json.loads(commits[0].tree["provenance.json"])[-1]
     assert (stage["run"]["steps"], len(stage["log"])) == (2, 2)
-    assert not list(folder.parent.glob(".push-*"))
 
 
 def test_training_goes_on_from_the_hub_after_a_push_that_failed(
@@ -79,10 +78,11 @@ def test_training_goes_on_from_the_hub_after_a_push_that_failed(
     assert "Cannot push to owner/run" in caplog.text and "the training continues" in caplog.text
     assert pushed(loopback_hub)[0].title == "Training in progress, step 4"
     files = loopback_hub.repo(NAME).files()
-    assert {"last-checkpoint/optimizer.pt", "last-checkpoint/trainer_state.json"} <= files.keys()
-    assert not [n for n in files if n.endswith("training_args.bin")]
+    assert not files.keys() & {"optimizer.pt", "training_args.bin"}  # of the end of the training
+    revision = pushed(loopback_hub)[0].sha
+    assert pushed(loopback_hub)[0].tree.keys() >= {"optimizer.pt", "trainer_state.json"}
 
-    train("second", resume_from_checkpoint=NAME)
+    train("second", resume_from_checkpoint=f"{NAME}@{revision}")
     state = json.loads((tmp_path / "second" / "checkpoint-6" / "trainer_state.json").read_text())
     steps = [entry["step"] for entry in state["log_history"] if "loss" in entry]
     assert steps == [1, 2, 3, 4, 5, 6]
@@ -94,10 +94,10 @@ def test_training_goes_on_from_the_hub_after_a_push_that_failed(
     local = tmp_path / "first" / "checkpoint-4"
     local.with_name("checkpoint-9").mkdir()  # incomplete
     trainer: Any = SimpleNamespace(args=TrainingArguments(str(tmp_path / "first")))
-    assert WholeTrainer.find_resume(trainer, NAME) == str(local)
+    assert WholeTrainer.find_resume(trainer, f"{NAME}@{revision}") == str(local)
     assert WholeTrainer.find_resume(trainer, False) is None
     loopback_hub.put(folder, "owner/other")
-    with pytest.raises(FileNotFoundError, match="owner/other has no complete last-checkpoint/"):
+    with pytest.raises(FileNotFoundError, match="owner/other is not a checkpoint with the state"):
         WholeTrainer.find_resume(trainer, "owner/other")
 
 

@@ -77,12 +77,6 @@ def test_a_logs_readiness_is_kept_apart_from_its_losses():
     ]
 
 
-def test_layers_are_sorted_by_number():
-    layers = {f"entropy_layer_{k}": float(k) for k in (10, 2, 1, 11, 3)}
-    found = training_log.layer_entropies(entry(0, entropy=9.0, **layers))
-    assert found == [1.0, 2.0, 3.0, 10.0, 11.0]
-
-
 def test_a_long_log_keeps_200_entries_with_first_and_last():
     thinned = training_log.thin_log([{"step": i, "loss": 1.0} for i in range(1, 5001)])
     steps = [entry["step"] for entry in thinned]

@@ -190,6 +190,4 @@ def test_what_the_trainer_does_not_support_is_refused(make, start, texts, tmp_pa
     adapted.peft_config = {}  # what marks a model of PEFT
     with pytest.raises(ValueError, match="adapters of PEFT"):
         CondenserTrainer(adapted, arguments, train_dataset=texts[:9])
-    with pytest.raises(ValueError, match="fp16 is set, but this training runs on a CPU"):
-        make(fp16=True)
     assert not (tmp_path / "run").exists()
