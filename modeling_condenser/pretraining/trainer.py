@@ -55,7 +55,7 @@ class CondenserTrainer(WholeTrainer):
         **kwargs: as for `Trainer`.
 
     Raises:
-        ValueError: labels are smoothed; fp16 on a CPU; one process sees several GPUs; `model_init`,
+        ValueError: labels are smoothed; one process sees several GPUs; `model_init`,
             `compute_metrics` or a model of PEFT; or model, text and arguments do not fit together.
     """
 
