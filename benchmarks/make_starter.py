@@ -21,16 +21,16 @@ from transformers import AutoTokenizer
 from benchmarks.harness import as_bert
 from modeling_condenser import masked_lm_from_encoder
 from modeling_condenser.encoder_parts import save_tokenizer
-from modeling_condenser.hub.card import CARD_FILE, CURVES_FILE, cite, training_section
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.provenance import (
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.publishing.card import CARD_FILE, CURVES_FILE, cite, training_section
+from modeling_condenser.publishing.provenance import (
     PRETRAINING,
     Stage,
     label_stages,
     read_stage,
     write_provenance,
 )
-from modeling_condenser.hub.training_log import draw_curves
+from modeling_condenser.publishing.training_log import draw_curves
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, whole_folder
 
 WEIGHTS_FILE = "model.safetensors"

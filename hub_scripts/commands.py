@@ -67,7 +67,7 @@ def export(line: "CommandLine") -> None:
 
     condenser export runs/mine my-encoder
     """
-    from modeling_condenser.hub.export import export_encoder
+    from modeling_condenser.publishing.export import export_encoder
 
     out = line.call(export_encoder, without=("contract",))
     print(f"encoder: {out}\nnext: condenser finetune finetune/own-text --encoder {out}")
@@ -296,7 +296,7 @@ def push(line: "CommandLine") -> None:
     process without this package installed. A dry run prints the model card and sends nothing. Files
     that are already on the Hub are not sent again.
     """
-    from modeling_condenser.hub.push import push as publish
+    from modeling_condenser.publishing.push import push as publish
 
     report = line.call(publish, without=("token",))
     if report.commit is None:

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "modeling_condenser"
 # Each room may import from those before it.
 ROOMS = (
-    "runs hub collection pretraining encoding retrieval space mining finetuning evaluation "
-    "analysis adaptation study"
+    "runs model_files publishing collection training pretraining encoding retrieval space mining "
+    "finetuning evaluation analysis adaptation study"
 ).split()
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from hub_scripts.commands import COMMANDS
 from hub_scripts.main import main
-from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.provenance import read_provenance
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.publishing.provenance import read_provenance
 from tests.backbones.encoders import BACKBONES
-from tests.hub.making import make_collection
+from tests.publishing.making import make_collection
 
 ROOT = Path(__file__).parent.parent
 # In the order in which a reader would run them.

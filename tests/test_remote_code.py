@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, set_seed
 
 from modeling_condenser import condenser_from_encoder
 from tests.backbones.encoders import BACKBONES
-from tests.hub.making import run_isolated
+from tests.publishing.making import run_isolated
 
 TEXTS = ["The glacier visits Oslo.", "Why?", "A violin measures the old orchard near Kyoto."]
 MEASURE = """

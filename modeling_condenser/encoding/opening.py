@@ -26,7 +26,7 @@ from transformers import AutoModel
 
 from modeling_condenser import register_auto_classes
 from modeling_condenser.encoder_parts import n_positions
-from modeling_condenser.hub.contract import (
+from modeling_condenser.model_files.contract import (
     CONTRACT_FILE,
     UNLIMITED,
     EncodingContract,
@@ -34,7 +34,7 @@ from modeling_condenser.hub.contract import (
     Similarity,
     choose_prompts,
 )
-from modeling_condenser.hub.model_folder import (
+from modeling_condenser.model_files.model_folder import (
     CONFIG_FILE,
     MODULES_CONFIG_FILE,
     MODULES_FILE,
@@ -45,7 +45,7 @@ from modeling_condenser.hub.model_folder import (
     read_config,
     read_json,
 )
-from modeling_condenser.hub.provenance import read_provenance, trained_similarity
+from modeling_condenser.publishing.provenance import read_provenance, trained_similarity
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.whole_files import checksum_file
 

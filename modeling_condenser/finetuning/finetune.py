@@ -29,13 +29,13 @@ from modeling_condenser.encoder_parts import settle_pooler
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.hub.contract import EncodingContract, Pooling
-from modeling_condenser.hub.export import write_repository
-from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
-from modeling_condenser.hub.provenance import FINETUNING, read_provenance, read_stage
-from modeling_condenser.hub.trainer import WholeTrainer
+from modeling_condenser.model_files.contract import EncodingContract, Pooling
+from modeling_condenser.model_files.model_folder import find_model_folder, is_checkpoint
+from modeling_condenser.publishing.export import write_repository
+from modeling_condenser.publishing.provenance import FINETUNING, read_provenance, read_stage
 from modeling_condenser.runs.run_folder import START
-from modeling_condenser.runs.training import run_training
+from modeling_condenser.training.run import run_training
+from modeling_condenser.training.trainer import ResumableTrainer
 
 from .contrast import MaskedContrast
 from .data import LABEL, TrainingData, load_training_data
@@ -241,8 +241,8 @@ class SeededBatches(DefaultBatchSampler):
         return iter(BatchSampler(order, self.batch_size, self.drop_last))
 
 
-class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
-    """sentence-transformers' trainer with `WholeTrainer`'s checkpoints, resume and pushes."""
+class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
+    """sentence-transformers' trainer with `ResumableTrainer`'s checkpoints, resume and pushes."""
 
     def __init__(
         self,

@@ -11,11 +11,11 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from modeling_condenser.hub import provenance
-from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.losses import IGNORE_INDEX
 from modeling_condenser.packing import is_packing, pack
+from modeling_condenser.publishing import provenance
 from modeling_condenser.runs.run_folder import START
+from modeling_condenser.training.trainer import ResumableTrainer
 
 from .arguments import CONTRASTIVE, HEAD_SETTINGS, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches
@@ -32,7 +32,7 @@ from .tsdae import remove_decoder
 from .warm_start import fingerprint_start
 
 
-class CondenserTrainer(WholeTrainer):
+class CondenserTrainer(ResumableTrainer):
     """Trains a `CondenserForPreTraining` (or a `CondenserForMaskedLM`, plain MLM or TSDAE).
 
     Each log entry also holds
@@ -151,7 +151,7 @@ class CondenserTrainer(WholeTrainer):
         return super().get_test_dataloader(self._prepare_evaluation(test_dataset))
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """As `WholeTrainer.train`; TSDAE's decoder is removed from the model at the end."""
+        """As `ResumableTrainer.train`; TSDAE's decoder is removed from the model at the end."""
         self._since = None
         output = super().train(*args, **kwargs)
         model: Any = self.accelerator.unwrap_model(self.model)
@@ -312,7 +312,7 @@ class CondenserTrainer(WholeTrainer):
             provenance.write_provenance(folder, self._describe_training())
 
     def script_settings(self) -> dict[str, Any]:
-        """As `WholeTrainer.script_settings`, with the encoder and the settings of the head.
+        """As `ResumableTrainer.script_settings`, with the encoder and the settings of the head.
 
         Data without a fingerprint are described, too.
         """

@@ -19,8 +19,8 @@ from modeling_condenser.analysis.readiness import Subject, measure_readiness
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.runs.run_folder import read_log
 
 TWO_TEXTS = Dataset.from_dict({"text": ["one text", "another text"]})

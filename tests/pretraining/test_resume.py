@@ -17,8 +17,8 @@ from modeling_condenser import (
     condenser_from_encoder,
 )
 from modeling_condenser.pretraining.data import KeyedBlocks
-from tests.hub.loopback_hub import contents
 from tests.pretraining.short_runs import SETTINGS
+from tests.publishing.loopback_hub import contents
 
 SAVING = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2}
 

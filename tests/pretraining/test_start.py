@@ -27,9 +27,9 @@ from modeling_condenser import (
 )
 from modeling_condenser.analysis.readiness import Subject
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
 from tests.encoding.making import LONG, change_json, save_modules

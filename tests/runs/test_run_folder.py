@@ -12,7 +12,7 @@ from modeling_condenser.runs.run_folder import (
     seal_checkpoint,
     whole_folder,
 )
-from tests.hub.loopback_hub import contents
+from tests.publishing.loopback_hub import contents
 
 SETTINGS = {"encoder": "bert", "learning_rate": 1e-5, "save_steps": 100, "output_dir": "runs/a"}
 SETTINGS["corpus"] = [{"path": "a.txt", "join_rows": 2}]

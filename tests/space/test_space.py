@@ -13,7 +13,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.space import space
 from modeling_condenser.space.space import write_space
-from tests.hub.loopback_hub import contents
+from tests.publishing.loopback_hub import contents
 
 
 @pytest.fixture

@@ -25,6 +25,11 @@ from transformers.trainer_utils import (
 )
 from transformers.utils import PushInProgress
 
+from modeling_condenser.model_files.model_folder import fetch
+from modeling_condenser.publishing.card import write_card
+from modeling_condenser.publishing.provenance import Stage, publishable
+from modeling_condenser.publishing.push import STALE_WEIGHTS, commit_folder
+from modeling_condenser.publishing.training_log import readiness_entries, thin_log
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
     RUN_FILE,
@@ -43,12 +48,6 @@ from modeling_condenser.runs.run_folder import (
     write_settings,
 )
 
-from .card import write_card
-from .model_folder import fetch
-from .provenance import Stage, publishable
-from .push import STALE_WEIGHTS, commit_folder
-from .training_log import readiness_entries, thin_log
-
 logger = logging.getLogger(__name__)
 
 # Arguments that transformers or a trainer computes if they are not given.
@@ -58,7 +57,7 @@ _DERIVED = (
 ).split()
 
 
-class WholeTrainer(Trainer):
+class ResumableTrainer(Trainer):
     """Base of the trainers of this package, whose `save_model` writes a repository but its card.
 
     `push_to_hub` and `hub_strategy` mean the same as in transformers, but every push is one commit
@@ -333,7 +332,7 @@ class WholeTrainer(Trainer):
 class _SetEpoch(TrainerCallback):
     """Calls `set_epoch`; transformers does so in some distributed setups only."""
 
-    def __init__(self, trainer: WholeTrainer):
+    def __init__(self, trainer: ResumableTrainer):
         self.trainer = trainer
 
     def on_epoch_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:

@@ -16,11 +16,11 @@ from huggingface_hub import CommitInfo, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import validate_repo_id
 
+from modeling_condenser.model_files.contract import CONTRACT_FILE
+from modeling_condenser.model_files.model_folder import CONFIG_FILE, find_weights, read_json
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, TRAINING_STATE
 
 from .card import CARD_FILE, read_card, read_contract, write_card
-from .contract import CONTRACT_FILE
-from .model_folder import CONFIG_FILE, find_weights, read_json
 from .provenance import SECRET
 
 # The base error of the HTTP library.

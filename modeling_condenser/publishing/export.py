@@ -12,6 +12,12 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import write_encoder
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.model_files.model_folder import (
+    find_model_folder,
+    is_checkpoint,
+    quiet_loading,
+)
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 from modeling_condenser.runs.run_folder import (
     RunIdentity,
@@ -20,8 +26,6 @@ from modeling_condenser.runs.run_folder import (
 )
 
 from .card import CARD_FILE, write_card
-from .contract import EncodingContract
-from .model_folder import find_model_folder, is_checkpoint, quiet_loading
 from .provenance import (
     RESULTS_FILE,
     RUNS_FOLDER,

@@ -8,8 +8,8 @@ from typing import Any
 from transformers import set_seed
 from transformers.trainer_callback import ProgressCallback
 
-from .recipe import fill
-from .run_folder import (
+from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.run_folder import (
     LOG_FILE,
     MODEL_FOLDER,
     RunIdentity,
@@ -17,7 +17,7 @@ from .run_folder import (
     claim_run_folder,
     record_run,
 )
-from .whole_files import write_json
+from modeling_condenser.runs.whole_files import write_json
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def run_training(
 
     Args:
         settings: fields of both classes.
-        make_trainer: makes a `WholeTrainer` of the recipe and the arguments, after the seed is set.
+        make_trainer: makes a `ResumableTrainer` of recipe and arguments, after the seed is set.
         recipe_class: the recipe's dataclass.
         arguments_class: `TrainingArguments` or a subclass.
         **defaults: values of settings that are not given.

@@ -25,13 +25,13 @@ from transformers import (
 
 from hub_scripts.main import main
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.hub.card import PLACEHOLDER, write_card
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.provenance import read_provenance, write_provenance
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.publishing.card import PLACEHOLDER, write_card
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.publishing.provenance import read_provenance, write_provenance
 from tests.encoding.making import change_json
-from tests.hub.loopback_hub import contents
-from tests.hub.making import make_run, plain_vectors
+from tests.publishing.loopback_hub import contents
+from tests.publishing.making import make_run, plain_vectors
 
 CLASSES = {"bert": "BertModel", "roberta": "RobertaModel"}
 # One batch of them is padded; the last but one is cut, and the last is empty.

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from matplotlib.figure import Figure
 
-from modeling_condenser.hub import training_log
+from modeling_condenser.publishing import training_log
 
 
 def make_log(**measures: list[float]) -> list[dict[str, float]]:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.hub import model_folder, provenance
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.provenance import (
+from modeling_condenser.model_files import model_folder
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.publishing import provenance
+from modeling_condenser.publishing.provenance import (
     EvaluationResult,
     Stage,
     add_result,

@@ -12,13 +12,18 @@ import torch
 from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
-from modeling_condenser.hub import push as module
-from modeling_condenser.hub.card import PLACEHOLDER, write_card
-from modeling_condenser.hub.push import commit_folder, find_opening_error, find_refusals, push
 from modeling_condenser.pretraining.warm_start import masked_lm_from_encoder
+from modeling_condenser.publishing import push as module
+from modeling_condenser.publishing.card import PLACEHOLDER, write_card
+from modeling_condenser.publishing.push import (
+    commit_folder,
+    find_opening_error,
+    find_refusals,
+    push,
+)
 from modeling_condenser.runs.run_folder import seal_checkpoint
 from tests.encoding.making import change_json
-from tests.hub.loopback_hub import contents
+from tests.publishing.loopback_hub import contents
 
 NAME = "owner/encoder"
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from modeling_condenser.hub.card import PLACEHOLDER, cite, write_card
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.model_folder import STARTER_FOLDER, STARTER_TITLE
-from modeling_condenser.hub.provenance import (
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.model_files.model_folder import STARTER_FOLDER, STARTER_TITLE
+from modeling_condenser.publishing.card import PLACEHOLDER, cite, write_card
+from modeling_condenser.publishing.provenance import (
     EvaluationResult,
     Stage,
     add_result,

@@ -12,8 +12,8 @@ import torch
 from transformers import AutoTokenizer
 
 from modeling_condenser import condenser_from_encoder
-from modeling_condenser.hub.card import write_card
-from modeling_condenser.hub.provenance import PRETRAINING, read_stage, write_provenance
+from modeling_condenser.publishing.card import write_card
+from modeling_condenser.publishing.provenance import PRETRAINING, read_stage, write_provenance
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
     RunIdentity,

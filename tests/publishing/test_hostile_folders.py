@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.hub.push import check_publishable
 from modeling_condenser.pretraining.warm_start import condenser_from_encoder
+from modeling_condenser.publishing.push import check_publishable
 from tests.encoding.making import change_json
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +29,8 @@ sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from modeling_condenser import CondenserForPreTraining, Retriever, condenser_from_encoder
 from modeling_condenser.analysis.readiness import Subject
-from modeling_condenser.hub import evaluate_retrieval
-from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.publishing import evaluate_retrieval
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.systems import parse_system
 
 openers = {

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.hub import model_folder
-from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.model_folder import fetch, find_model_folder
-from modeling_condenser.hub.provenance import read_provenance
-from tests.hub.loopback_hub import contents
+from modeling_condenser.model_files import model_folder
+from modeling_condenser.model_files.model_folder import fetch, find_model_folder
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.publishing.provenance import read_provenance
+from tests.publishing.loopback_hub import contents
 
 NAME = "owner/encoder"
 FILES = {

@@ -9,11 +9,11 @@ from transformers import TrainingArguments
 
 from modeling_condenser import CondenserTrainingArguments, condenser_from_encoder
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
-from tests.hub.loopback_hub import contents
-from tests.hub.making import run_isolated
+from modeling_condenser.training.trainer import ResumableTrainer
 from tests.pretraining.short_runs import SETTINGS
+from tests.publishing.loopback_hub import contents
+from tests.publishing.making import run_isolated
 
 pytestmark = pytest.mark.slow
 
@@ -94,11 +94,11 @@ def test_training_goes_on_from_the_hub_after_a_push_that_failed(
     local = tmp_path / "first" / "checkpoint-4"
     local.with_name("checkpoint-9").mkdir()  # incomplete
     trainer: Any = SimpleNamespace(args=TrainingArguments(str(tmp_path / "first")))
-    assert WholeTrainer.find_resume(trainer, f"{NAME}@{revision}") == str(local)
-    assert WholeTrainer.find_resume(trainer, False) is None
+    assert ResumableTrainer.find_resume(trainer, f"{NAME}@{revision}") == str(local)
+    assert ResumableTrainer.find_resume(trainer, False) is None
     loopback_hub.put(folder, "owner/other")
     with pytest.raises(FileNotFoundError, match="owner/other is not a checkpoint with the state"):
-        WholeTrainer.find_resume(trainer, "owner/other")
+        ResumableTrainer.find_resume(trainer, "owner/other")
 
 
 def test_a_retriever_is_pushed_as_a_plain_encoder(loopback_hub, exported, collection, tmp_path):

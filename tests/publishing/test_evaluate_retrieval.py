@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.hub.provenance import RESULTS_FILE
+from modeling_condenser.publishing.provenance import RESULTS_FILE
 from modeling_condenser.retrieval.runs import read_run
-from tests.hub.making import declare_tables, run_isolated, write_collection
+from tests.publishing.making import declare_tables, run_isolated, write_collection
 
 RUN = """
 import runpy

@@ -14,12 +14,12 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, RepoCard
 from jinja2 import Template
 
+from modeling_condenser.model_files.contract import CONTRACT_FILE, EncodingContract
+from modeling_condenser.model_files.model_folder import STARTER_TITLE, is_checkpoint, read_config
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import whole_file
 
 from . import markdown, training_log
-from .contract import CONTRACT_FILE, EncodingContract
-from .model_folder import STARTER_TITLE, is_checkpoint, read_config
 from .provenance import (
     ADAPTATION,
     FINETUNING,

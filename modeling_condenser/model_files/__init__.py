@@ -1,0 +1,1 @@
+"""Where the files of a model are, and its encoding contract."""

@@ -1,0 +1,1 @@
+"""What a published model has beside its weights, and pushes to the Hub."""

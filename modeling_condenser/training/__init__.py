@@ -1,0 +1,1 @@
+"""The trainers' base: complete checkpoints, resuming, pushes; training in a run folder."""
