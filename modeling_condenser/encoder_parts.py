@@ -24,8 +24,6 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .losses import widen
 
-CONTRACT_FILE = "encoding_contract.json"
-
 
 def find_layers(encoder: nn.Module) -> list[nn.Module]:
     """An encoder's layers in order; a shared layer is listed once."""
@@ -259,7 +257,7 @@ def write_encoder(
     size = encoder.config.hidden_size
     write_modules(folder, size, pooling=contract["pooling"], encoding=how)
     text = json.dumps(contract, indent=2, sort_keys=True)
-    (folder / CONTRACT_FILE).write_text(f"{text}\n")
+    (folder / "encoding_contract.json").write_text(f"{text}\n")
 
 
 def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:

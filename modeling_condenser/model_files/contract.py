@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from modeling_condenser.encoder_parts import CONTRACT_FILE, contract_of
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.whole_files import write_json
 
+CONTRACT_FILE = "encoding_contract.json"  # also written by `encoder_parts.py`
 UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 
 Pooling = Literal["cls", "mean", "max"]
@@ -48,6 +48,8 @@ class EncodingContract:
     @classmethod
     def of_checkpoint(cls, config: Any, *, longest: int) -> "EncodingContract":
         """The contract that the config of a checkpoint states; `longest` is the default length."""
+        from modeling_condenser.encoder_parts import contract_of  # imports torch
+
         return cls(**contract_of(config, longest=longest))
 
     def save(self, folder: Path) -> None:

@@ -77,7 +77,8 @@ class ResumableTrainer(Trainer):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         # By `time.perf_counter`; the start is moved by what is not counted.
-        self._started, self._ended = 0.0, 0.0
+        self._started: float = 0.0
+        self._ended: float | None = 0.0
         self.add_callback(_SetEpoch(self))
 
     @property

@@ -51,12 +51,6 @@ def test_a_model_is_downloaded_without_other_formats_and_old_weights(loopback_hu
     assert contents(find_model_folder(NAME)).keys() == {*needed, "pytorch_model.bin"}
 
 
-def test_a_name_of_the_hub_without_an_owner_is_a_model_too(loopback_hub, tmp_path):
-    put(loopback_hub, tmp_path / "x", FILES)
-    loopback_hub.put(tmp_path / "x", "owner/bert-base-uncased")
-    assert (find_model_folder("bert-base-uncased") / "config.json").read_text() == "{}"
-
-
 def test_the_bundled_encoder_is_found_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_model_folder("starter") == model_folder.STARTER_FOLDER

@@ -15,11 +15,8 @@ from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import (
-    AutoModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    BertConfig,
-    BertModel,
     pipeline,
 )
 
@@ -31,7 +28,7 @@ from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_provenance, write_provenance
 from tests.encoding.making import change_json
 from tests.publishing.loopback_hub import contents
-from tests.publishing.making import make_run, plain_vectors
+from tests.publishing.making import plain_vectors
 
 CLASSES = {"bert": "BertModel", "roberta": "RobertaModel"}
 # One batch of them is padded; the last but one is cut, and the last is empty.
@@ -150,16 +147,6 @@ def test_the_default_lengths_fit_the_encoders_positions(run, tmp_path):
     change_json(model / "tokenizer_config.json", model_max_length=None)
     folder = export_encoder(tmp_path / "run", tmp_path / "out")
     assert EncodingContract.load(folder) == EncodingContract(64, 64)
-
-
-def test_an_encoders_own_pooler_is_kept(bert_folder, tmp_path):
-    original = BertModel(BertConfig.from_pretrained(bert_folder))
-    original.save_pretrained(tmp_path / "original")
-    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path / "original")
-    folder = export_encoder(make_run(tmp_path / "original", tmp_path / "run"), tmp_path / "out")
-    pooler = AutoModel.from_pretrained(folder).pooler.dense
-    assert torch.equal(pooler.weight, original.pooler.dense.weight)
-    assert torch.equal(pooler.bias, original.pooler.dense.bias)
 
 
 def assert_close(vectors: Any, expected: np.ndarray) -> None:
