@@ -25,8 +25,8 @@ from .provenance import SECRET
 
 # The base error of the HTTP library.
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
-# Weights of an earlier commit that would be loaded beside the new ones.
-STALE_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*")
+# Weights of an earlier commit that would be loaded beside the new ones, and the training's state.
+STALE = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*", *TRAINING_STATE)
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
 _PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())
 # A pickle begins with its protocol; an archive of torch names its pickle among the first bytes.
@@ -162,7 +162,7 @@ def commit_folder(
     private: bool | None = None,
     create_pr: bool = False,
     token: str | None = None,
-    stale: Sequence[str] = STALE_WEIGHTS,
+    stale: Sequence[str] = STALE,
     without: Sequence[str] = (),
     kind: Literal["model", "space"] = "model",
 ) -> CommitInfo:

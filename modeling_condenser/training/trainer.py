@@ -28,7 +28,7 @@ from transformers.utils import PushInProgress
 from modeling_condenser.model_files.model_folder import fetch
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import Stage, publishable
-from modeling_condenser.publishing.push import STALE_WEIGHTS, commit_folder
+from modeling_condenser.publishing.push import commit_folder
 from modeling_condenser.publishing.training_log import readiness_entries, thin_log
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
@@ -325,7 +325,6 @@ class ResumableTrainer(Trainer):
             message=message,
             token=token or self.args.hub_token,
             revision=revision or self.args.hub_revision,
-            stale=[*STALE_WEIGHTS, *TRAINING_STATE],
             without=without,
         )
 
