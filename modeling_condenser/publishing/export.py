@@ -19,11 +19,7 @@ from modeling_condenser.model_files.model_folder import (
     quiet_loading,
 )
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
-from modeling_condenser.runs.run_folder import (
-    RunIdentity,
-    fingerprints_of,
-    whole_folder,
-)
+from modeling_condenser.runs.run_folder import whole_folder
 
 from .card import CARD_FILE, write_card
 from .provenance import (
@@ -86,18 +82,10 @@ def _check_same_run(out: Path, stages: Sequence[Stage]) -> None:
     """Raise a ValueError unless a folder is new, empty or an export of the run of these stages."""
     if not (any(out.iterdir()) if out.is_dir() else out.exists()):
         return
-    found = read_provenance(out)
-    if not (out / EVALUATION_SCRIPT).is_file() or not found or len(found) != len(stages):
+    made_by = [(stage.name, stage.recipe) for stage in stages]
+    found = [(stage.name, stage.recipe) for stage in read_provenance(out)]
+    if not (out / EVALUATION_SCRIPT).is_file() or not found or found != made_by:
         raise ValueError(f"{out} is not empty and not an export of this run: name another folder.")
-    for earlier, stage in zip(found, stages, strict=True):
-        if changed := _identity(stage).differences(_identity(earlier)):
-            raise ValueError(
-                f"{out} is an export of another run ({', '.join(changed)}): name another folder."
-            )
-
-
-def _identity(stage: Stage) -> RunIdentity:
-    return RunIdentity({"stage": stage.name, **stage.recipe}, fingerprints_of(stage.run))
 
 
 def _refuse_other_files(out: Path, partial: Path) -> None:

@@ -125,14 +125,10 @@ def check_run_folder(folder: Path, identity: RunIdentity) -> None:
         )
 
 
-def check_checkpoint(checkpoint: Path, identity: RunIdentity) -> set[str]:
-    """Check that a run can continue a checkpoint, whose settings and start may be others.
+def check_checkpoint(checkpoint: Path, identity: RunIdentity) -> None:
+    """Raise a ValueError if a checkpoint, whose settings and start may differ, has other data.
 
-    Returns:
-        The names of the fingerprints of data that were compared.
-
-    Raises:
-        ValueError: it was trained on other data.
+    Data without a fingerprint are not compared; a stream is compared by its first documents.
     """
     earlier = fingerprints_of(read_manifest(checkpoint))
     now = {name: value for name, value in identity.fingerprints.items() if name != START}
@@ -141,7 +137,6 @@ def check_checkpoint(checkpoint: Path, identity: RunIdentity) -> set[str]:
             f"{checkpoint} was trained on other data ({', '.join(changed)}). To train it on "
             "these, open it as the model of a new run, in another output_dir."
         )
-    return earlier.keys() & now.keys()
 
 
 def claim_run_folder(folder: Path, identity: RunIdentity) -> None:

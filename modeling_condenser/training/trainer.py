@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import shutil
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,7 +25,6 @@ from transformers.trainer_utils import (
 )
 from transformers.utils import PushInProgress
 
-from modeling_condenser.model_files.model_folder import fetch
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import Stage, publishable
 from modeling_condenser.publishing.push import commit_folder
@@ -40,7 +39,6 @@ from modeling_condenser.runs.run_folder import (
     check_run_folder,
     describe_machine,
     fingerprints_of,
-    is_complete,
     last_whole_checkpoint,
     read_manifest,
     seal_checkpoint,
@@ -108,50 +106,21 @@ class ResumableTrainer(Trainer):
         measured = readiness_entries(log)
         return replace(stage, run=publishable(run), log=thin_log(log), readiness=measured)
 
-    def find_resume(self, asked: str | bool | None) -> str | None:
-        """The checkpoint to resume from, if any.
-
-        Args:
-            asked: a checkpoint folder; a repository on the Hub, `owner/name[@revision]`, that was
-                pushed with `hub_strategy="checkpoint"`, unless a checkpoint in `output_dir` is as
-                new; None or True for the last complete checkpoint of `output_dir`; False to start
-                again.
-
-        Raises:
-            FileNotFoundError: the repository does not exist, it has no complete checkpoint, or
-                `asked` is True and there is no checkpoint.
-        """
-        if asked is False or (isinstance(asked, str) and Path(asked).is_dir()):
-            return asked or None
-        checkpoint = last_whole_checkpoint(Path(str(self.args.output_dir)))
-        if isinstance(asked, str):
-            with self.args.main_process_first():
-                fetched = fetch(asked)
-            if not is_complete(fetched):
-                raise FileNotFoundError(
-                    f"{asked} is not a checkpoint with the state of its training: push with "
-                    'push_to_hub=True and hub_strategy="checkpoint" to resume from the Hub, or name'
-                    " an older commit (owner/name@COMMIT)."
-                )
-            if checkpoint is None or _step(checkpoint) < _step(fetched):
-                checkpoint = fetched
-        if checkpoint is None and asked is True:
-            raise FileNotFoundError(f"{self.args.output_dir} has no complete checkpoint to resume.")
-        return str(checkpoint) if checkpoint else None
-
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
-        """Train from the checkpoint of `find_resume`.
+        """Train, by default from the last complete checkpoint of `output_dir`.
 
-        By default, the last complete checkpoint of `output_dir` is continued if it is of the same
-        run: with the same settings, start and data. A checkpoint that is named (or True) may be of
-        other settings, but not of other data. False starts again, and removes the checkpoints in
-        `output_dir`.
+        It is continued if it is of the same run: with the same settings, start and data.
+
+        Args:
+            resume_from_checkpoint: True or a folder for a checkpoint of other settings, but not of
+                other data; False to start again, which removes the checkpoints in `output_dir`.
+            **kwargs: for `Trainer.train`.
 
         Raises:
             ValueError: the checkpoint is of another run, or there was nothing to train on.
-            FileNotFoundError: see `find_resume`.
+            FileNotFoundError: there is no complete checkpoint, but True was given.
         """
         with self.args.main_process_first(desc="finding the checkpoint"):
             resume = self._enter_folder(resume_from_checkpoint)
@@ -174,7 +143,11 @@ class ResumableTrainer(Trainer):
     def _enter_folder(self, asked: str | bool | None) -> str | None:
         """Find the checkpoint to resume from, and refuse a folder or checkpoint of another run."""
         folder, identity = Path(str(self.args.output_dir)), self.identity
-        resume = self.find_resume(asked)
+        resume = asked if isinstance(asked, str) else None
+        if resume is None and asked is not False and (last := last_whole_checkpoint(folder)):
+            resume = str(last)
+        if resume is None and asked is True:
+            raise FileNotFoundError(f"{folder} has no complete checkpoint to resume.")
         if self.settings is None and (folder / RUN_FILE).is_file():
             raise ValueError(f"{folder} holds the run of a recipe: choose another output_dir.")
         if asked is False:
@@ -184,14 +157,14 @@ class ResumableTrainer(Trainer):
         elif resume is not None:
             if asked is None:
                 check_run_folder(folder, identity)
-            compared, step = check_checkpoint(Path(resume), identity), _step(Path(resume))
-            newest = last_whole_checkpoint(folder)
+            check_checkpoint(Path(resume), identity)
+            newest, step = last_whole_checkpoint(folder), _step(Path(resume))
             if newest and _step(newest) > step:
                 raise ValueError(
                     f"{newest} is newer than {resume}, and a later resume would take it: choose "
                     "another output_dir, or remove the newer checkpoints."
                 )
-            logger.warning("Resuming from %s, step %d%s.", resume, step, _extent(compared))
+            logger.warning("Resuming from %s, step %d.", resume, step)
         if self.settings is None and self.is_world_process_zero():
             write_settings(folder, identity.settings)
         return resume
@@ -338,13 +311,6 @@ class _SetEpoch(TrainerCallback):
     def on_epoch_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         for drawn in self.trainer.drawn_anew:
             drawn.set_epoch(int(state.epoch or 0))
-
-
-def _extent(compared: Set[str]) -> str:
-    """What to say of data that were compared in part or not at all."""
-    if "first_documents_sha256" in compared:
-        return "; of the streamed text, only the first documents were compared"
-    return "" if compared else "; its data have no fingerprint and were not compared"
 
 
 def _warn_of_failure(upload: Future) -> None:

@@ -102,18 +102,10 @@ def test_only_an_export_of_the_same_run_is_replaced(bert_run, tmp_path):
     [stage] = read_provenance(out)
     finetuned = [stage, replace(stage, name="Fine-tuning")]
     longer = [replace(stage, recipe={**stage.recipe, "max_steps": 9})]
-    other_text = [replace(stage, run={**stage.run, "blocks_sha256": "1" * 64})]
-    for stages, message in (
-        (finetuned, "not an export of this run"),
-        (longer, "another run .max_steps: 9 then, 'not set' now"),
-        (other_text, None),  # this run has no fingerprint to compare
-    ):
+    for stages in (finetuned, longer):
         write_provenance(out, stages)
-        if message is None:
-            export_encoder(bert_run, out)
-            continue
         before = contents(out)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match="not an export of this run"):
             export_encoder(bert_run, out)
         assert contents(out) == before
     with pytest.raises(ValueError, match="is not a pre-training checkpoint, so there is nothing"):
