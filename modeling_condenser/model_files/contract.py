@@ -6,12 +6,11 @@ reproduced, so every consumer of an export reads these choices from one file.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.whole_files import write_json
 
 CONTRACT_FILE = "encoding_contract.json"  # also written by `encoder_parts.py`
 UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
@@ -51,9 +50,6 @@ class EncodingContract:
         from modeling_condenser.encoder_parts import contract_of  # imports torch
 
         return cls(**contract_of(config, longest=longest))
-
-    def save(self, folder: Path) -> None:
-        write_json(folder / CONTRACT_FILE, asdict(self))
 
     @classmethod
     def load(cls, folder: Path) -> "EncodingContract":

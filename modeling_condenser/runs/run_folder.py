@@ -229,15 +229,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """Write a folder atomically: yield a new folder, which replaces it if the block succeeds."""
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a folder.")
-    partial, replaced = (
-        folder.with_name(f".{folder.name}.{what}") for what in ("partial", "replaced")
-    )
-    shutil.rmtree(partial, ignore_errors=True)  # of a killed process
+    partial = folder.with_name(f".{folder.name}.partial")
+    replaced = folder.with_name(f".{folder.name}.replaced")
+    for left in (partial, replaced):  # by a killed process
+        shutil.rmtree(left, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         yield partial
         if folder.exists():
-            shutil.rmtree(replaced, ignore_errors=True)
             folder.replace(replaced)
         partial.replace(folder)
     finally:

@@ -1,14 +1,16 @@
 """Model cards: what they say, and whose words they keep."""
 
+import json
 import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
 
-from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.model_files.contract import CONTRACT_FILE, EncodingContract
 from modeling_condenser.model_files.model_folder import STARTER_FOLDER, STARTER_TITLE
 from modeling_condenser.publishing.card import PLACEHOLDER, cite, write_card
 from modeling_condenser.publishing.provenance import (
@@ -28,7 +30,8 @@ LOG = [
 
 def make_folder(folder: Path, *stages: Stage) -> Path:
     folder.mkdir(parents=True)
-    EncodingContract(32, 128).save(folder)
+    contract = asdict(EncodingContract(32, 128))
+    (folder / CONTRACT_FILE).write_text(json.dumps(contract))
     write_provenance(folder, stages)
     return folder
 
