@@ -71,6 +71,7 @@ class ResumableTrainer(Trainer):
     facts: dict[str, Any]
     settings: Mapping[str, Any] | None = None
     drawn_anew: Sequence[Any] = ()
+    push_in_progress: Any  # which transformers annotates with None
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -237,7 +238,8 @@ class ResumableTrainer(Trainer):
         message = f"Training in progress, step {self.state.global_step}"
         upload = self._upload(Path(checkpoint_folder), message, without=without)
         upload.add_done_callback(_warn_of_failure)
-        self.push_in_progress = PushInProgress([upload])
+        jobs: Any = [upload]
+        self.push_in_progress = PushInProgress(jobs)
 
     def push_to_hub(  # type: ignore[override]
         self,
