@@ -222,16 +222,19 @@ class ResumableTrainer(Trainer):
             seal_checkpoint(checkpoint, {**fingerprints_of(self.facts), **seconds})
         if is_pushing and self.is_world_process_zero():
             self._push_from_checkpoint(str(checkpoint))
-        if args.should_save:
-            if keep:  # what is being uploaded may be dropped
-                self._finish_current_push()
+        if args.should_save and not self._is_uploading:  # which reads a checkpoint
             rotate_checkpoints(run_folder, keep, self.state.best_model_checkpoint, use_mtime=True)
+
+    @property
+    def _is_uploading(self) -> bool:
+        push = getattr(self, "push_in_progress", None)  # set in the process that pushes
+        return push is not None and not push.is_done()
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Push a checkpoint, with its training state if the strategy says so."""
         strategy = HubStrategy(self.args.hub_strategy)
-        is_busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
-        if strategy == HubStrategy.END or (is_busy and not self.args.hub_always_push):
+        is_skipped = self._is_uploading and not self.args.hub_always_push
+        if strategy == HubStrategy.END or is_skipped:
             return
         write_card(Path(checkpoint_folder), name=self.hub_model_id)
         without = TRAINING_STATE if strategy == HubStrategy.EVERY_SAVE else [TRAINING_ARGS_NAME]
