@@ -32,8 +32,8 @@ from benchmarks.harness import (
     time_in_turns,
 )
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.hub.contract import EncodingContract, Pooling
-from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.model_files.contract import EncodingContract, Pooling
+from modeling_condenser.publishing.export import export_encoder
 
 OURS, THEIRS = "ours", "sentence-transformers"
 SPEED, MEMORY = "passages/s", "peak memory (MiB)"

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
 from modeling_condenser import CondenserConfig, CondenserForMaskedLM
 from modeling_condenser.collection.builtin import build_builtin_collection, find_package_roots
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.hub.model_folder import STARTER_FOLDER
+from modeling_condenser.model_files.model_folder import STARTER_FOLDER
 from modeling_condenser.runs.run_folder import describe_machine
 
 

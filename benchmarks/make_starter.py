@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
@@ -19,17 +20,17 @@ from transformers import AutoTokenizer
 
 from benchmarks.harness import as_bert
 from modeling_condenser import masked_lm_from_encoder
-from modeling_condenser.hub.card import CARD_FILE, CURVES_FILE, cite, training_section
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import save_tokenizer
-from modeling_condenser.hub.provenance import (
+from modeling_condenser.encoder_parts import save_tokenizer
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.publishing.card import CARD_FILE, CURVES_FILE, cite, training_section
+from modeling_condenser.publishing.provenance import (
     PRETRAINING,
     Stage,
     label_stages,
     read_stage,
     write_provenance,
 )
-from modeling_condenser.hub.training_log import draw_curves
+from modeling_condenser.publishing.training_log import draw_curves
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, whole_folder
 
 WEIGHTS_FILE = "model.safetensors"
@@ -93,7 +94,7 @@ def make_starter(runs: Sequence[Path], out: Path, *, corpus: Path, validation: P
         halved = {name: tensor.half() for name, tensor in weights.items()}
         save_file(halved, partial / WEIGHTS_FILE, metadata={"format": "pt"})
         contract = EncodingContract(longest, longest, token_type_ids=with_segments)
-        save_tokenizer(tokenizer, contract, partial)
+        save_tokenizer(tokenizer, asdict(contract), partial)
         write_provenance(partial, stages)
         card.save(partial / CARD_FILE)
         logs = {label: stage.log for label, stage in label_stages(stages).items()}

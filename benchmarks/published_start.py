@@ -31,9 +31,9 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.significance import compare, correct
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.model_folder import read_json
+from modeling_condenser.model_files.model_folder import read_json
 from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.fusion import choose_fusion
 from modeling_condenser.retrieval.runs import write_run

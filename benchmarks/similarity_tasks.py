@@ -32,7 +32,7 @@ from modeling_condenser.evaluation.similarity import (
     read_items,
 )
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.hub.markdown import p_in_words
+from modeling_condenser.publishing.markdown import p_in_words
 from modeling_condenser.retrieval.systems import System
 from modeling_condenser.runs.recipe import parse_value, read_recipe
 from modeling_condenser.study.results import mean_evaluation

@@ -20,7 +20,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from yaml import YAMLError
 
-from modeling_condenser.hub.markdown import as_list
+from modeling_condenser.publishing.markdown import as_list
 from modeling_condenser.runs.recipe import (
     fill,
     find_recipe,

@@ -62,28 +62,12 @@ def pretrain(line: "CommandLine") -> None:
     print(f"next: condenser export {folder.parent} ENCODER_FOLDER")
 
 
-def import_reference(line: "CommandLine") -> None:
-    """Convert a checkpoint of the papers' implementation (luyug/Condenser), with its head.
-
-    condenser import-reference condenser-with-head my-condenser --skip_from 6
-    condenser import-reference checkpoint-20000 my-condenser --skip_from 6 \\
-        --tokenizer google-bert/bert-base-uncased
-
-    The folder holds config.json, pytorch_model.bin and model.pt (the head). The backbones on the
-    Hub have no head: use them as plain encoders.
-    """
-    from modeling_condenser.hub.import_reference import import_reference as convert
-
-    out = line.call(convert)
-    print(f"checkpoint: {out}\nnext: condenser export {out} ENCODER")
-
-
 def export(line: "CommandLine") -> None:
     """Write the plain encoder of a pre-training run, checkpoint or Hub name to a folder.
 
     condenser export runs/mine my-encoder
     """
-    from modeling_condenser.hub.export import export_encoder
+    from modeling_condenser.publishing.export import export_encoder
 
     out = line.call(export_encoder, without=("contract",))
     print(f"encoder: {out}\nnext: condenser finetune finetune/own-text --encoder {out}")
@@ -308,11 +292,11 @@ def push(line: "CommandLine") -> None:
     condenser push runs/retriever owner/my-retriever --private
     condenser push runs/mine owner/my-condenser --revision experiment
 
-    Pickles, tokens and local paths are refused; the card must name a license; and the repository
-    must open in a process without this package installed. A dry run prints the model card and sends
-    nothing. Files that are already on the Hub are not sent again.
+    Pickles and tokens are refused; the card must name a license; and the repository must open in a
+    process without this package installed. A dry run prints the model card and sends nothing. Files
+    that are already on the Hub are not sent again.
     """
-    from modeling_condenser.hub.push import push as publish
+    from modeling_condenser.publishing.push import push as publish
 
     report = line.call(publish, without=("token",))
     if report.commit is None:
@@ -363,7 +347,7 @@ def collection(line: "CommandLine") -> None:
 COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
     function.__name__.replace("_", "-"): function
     for function in (
-        *(demo, adapt, pretrain, import_reference, export, finetune, encode, mine),
+        *(demo, adapt, pretrain, export, finetune, encode, mine),
         *(evaluate, search, analyze, study, push, space, collection),
     )
 }

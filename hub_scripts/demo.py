@@ -12,8 +12,8 @@ import transformers
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_rows
-from modeling_condenser.hub.markdown import p_in_words
-from modeling_condenser.hub.training_log import spread
+from modeling_condenser.publishing.markdown import p_in_words
+from modeling_condenser.publishing.training_log import spread
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import read_recipe

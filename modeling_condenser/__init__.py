@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .encoding.retriever import Retriever
     from .evaluation.evaluate import evaluate
     from .evaluation.mteb_tasks import mteb_model
-    from .hub.export import export_encoder
-    from .hub.push import push
     from .mining.mine import mine
     from .modeling_condenser import (
         CondenserForMaskedLM,
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
     from .pretraining.contrastive_trainer import ContrastiveTrainer
     from .pretraining.trainer import CondenserTrainer
     from .pretraining.warm_start import condenser_from_encoder, masked_lm_from_encoder
+    from .publishing.export import export_encoder
+    from .publishing.push import push
     from .space.space import write_space
 
 _NAMES = {
@@ -40,8 +40,8 @@ _NAMES = {
     ".encoding.retriever": "Retriever",
     ".evaluation.evaluate": "evaluate",
     ".evaluation.mteb_tasks": "mteb_model",
-    ".hub.export": "export_encoder",
-    ".hub.push": "push",
+    ".publishing.export": "export_encoder",
+    ".publishing.push": "push",
     ".mining.mine": "mine",
     ".modeling_condenser": "CondenserForMaskedLM CondenserForPreTraining"
     " CondenserForPreTrainingOutput CondenserModel",

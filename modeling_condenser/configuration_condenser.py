@@ -138,6 +138,12 @@ class CondenserConfig(PreTrainedConfig):
         """The backbone's configuration, in which transformers looks up the vocabulary size."""
         return self.encoder_config
 
+    def compare_by(self, similarity: str) -> None:
+        """State the similarity of the vectors, which a training may change."""
+        if similarity != self.encoding.get("similarity", "dot"):
+            kept = {name: value for name, value in self.encoding.items() if name != "normalize"}
+            self.encoding = {**kept, "similarity": similarity}
+
     vocab_size = property(attrgetter("encoder_config.vocab_size"))
     hidden_size = property(attrgetter("encoder_config.hidden_size"))
     num_hidden_layers = property(attrgetter("encoder_config.num_hidden_layers"))

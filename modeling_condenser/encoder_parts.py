@@ -1,11 +1,11 @@
-"""How a Condenser uses the layers, positions, LM head and dense vector of any encoder.
+"""How a Condenser uses the parts of any encoder, and saves the encoder with its dense vector.
 
 Travels to the Hub with `modeling_condenser.py`.
 """
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
@@ -14,7 +14,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from .losses import widen
@@ -208,6 +213,79 @@ def write_modules(folder: Path, dimension: int, *, pooling: str, encoding: dict[
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def contract_of(config: Any, *, longest: int) -> dict[str, Any]:
+    """The encoding contract of a checkpoint: what its config states, and defaults.
+
+    The fields are those of the package's `EncodingContract`; `longest` is the default length.
+    """
+    default = {
+        "query_max_length": longest,
+        "passage_max_length": longest,
+        "similarity": "dot",
+        "title_separator": " ",
+        "query_prompt": "",
+        "passage_prompt": "",
+        "token_type_ids": False,
+    }
+    stated = {name: config.encoding.get(name, value) for name, value in default.items()}
+    return {**stated, "pooling": config.pooling}
+
+
+def write_encoder(
+    folder: Path,
+    encoder: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    contract: Mapping[str, Any],
+    *,
+    encoding: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a plain encoder: weights, tokenizer, the modules around it, and its contract.
+
+    `encoding` is that of `CondenserConfig`, if the contract follows from it. The tokenizer is
+    changed (`save_tokenizer`).
+    """
+    encoder.save_pretrained(folder)
+    save_tokenizer(tokenizer, contract, folder)
+    how = {
+        "normalize": contract["similarity"] == "cosine",
+        "prompts": {"query": contract["query_prompt"], "document": contract["passage_prompt"]},
+        **(encoding or {}),
+        **contract,
+    }
+    size = encoder.config.hidden_size
+    write_modules(folder, size, pooling=contract["pooling"], encoding=how)
+    text = json.dumps(contract, indent=2, sort_keys=True)
+    (folder / "encoding_contract.json").write_text(f"{text}\n")
+
+
+def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
+    """The tokenizer of the checkpoint that a model was loaded from."""
+    name = model.name_or_path or model.config.encoder_config.name_or_path
+    if not name:
+        raise ValueError(
+            "The model was not loaded from a checkpoint: pass its tokenizer as processing_class "
+            "(in save_encoder: tokenizer)."
+        )
+    return AutoTokenizer.from_pretrained(name)
+
+
+def save_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, contract: Mapping[str, Any], folder: Path
+) -> None:
+    """Save a tokenizer with the lengths and inputs of a contract."""
+    longest = max(contract["query_max_length"], contract["passage_max_length"])
+    tokenizer.model_max_length = longest
+    if not contract["token_type_ids"]:
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+        # The attribute alone is not saved.
+        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
+    for name in ("is_local", "local_files_only"):  # of the call that opened it
+        tokenizer.init_kwargs.pop(name, None)
+    tokenizer.backend_tokenizer.no_truncation()  # of the last call
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.save_pretrained(folder)
 
 
 def build_lm_head(encoder_config: Any) -> tuple[nn.Module, dict[str, str]]:

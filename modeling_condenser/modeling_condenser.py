@@ -22,10 +22,9 @@ This file and those that it imports travel to the Hub with a pre-training checkp
 only torch and transformers.
 """
 
+import copy
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -40,13 +39,17 @@ from .encoder_parts import (
     build_final_norm,
     build_like,
     build_lm_head,
+    contract_of,
     embed,
     find_layers,
+    find_tokenizer,
+    n_positions,
     pool,
     recorded_calls,
     replace_cls,
     settle_pooler,
     take_lm_head,
+    write_encoder,
     write_modules,
 )
 from .losses import IGNORE_INDEX, MaskedTokens, bag_of_words_loss, mlm_losses
@@ -119,6 +122,32 @@ class CondenserPreTrainedModel(PreTrainedModel):
             how: Any = {"pooling": config.pooling, "encoding": config.encoding}
             write_modules(Path(save_directory), config.hidden_size, **how)
 
+    def save_encoder(
+        self, folder: str | Path, *, tokenizer: Any = None, contract: dict[str, Any] | None = None
+    ) -> Path:
+        """Save the backbone as a plain encoder, which opens without remote code.
+
+        Args:
+            folder: for weights (hidden states bit-identical to the backbone's), tokenizer,
+                sentence-transformers' modules and the encoding contract.
+            tokenizer: by default that of the checkpoint that the model was loaded from.
+            contract: fields of the package's `EncodingContract`. By default those of the model that
+                pre-training started from, with the precision of its weights. Where it states none:
+                the dot product, and the longest sequence that tokenizer and positions allow.
+        """
+        base: Any = self.base_model
+        # Copies, because saving changes them.
+        encoder, tokenizer = copy.deepcopy((base.encoder, tokenizer or find_tokenizer(self)))
+        encoder.config._name_or_path = ""  # it may be a folder of this machine
+        encoding: dict[str, Any] = {}
+        if contract is None:
+            limit, encoding = tokenizer.model_max_length, self.config.encoding
+            longest = min(limit, n_positions(encoder) or limit)
+            contract = contract_of(self.config, longest=longest)
+            encoder.to(getattr(torch, encoding.get("dtype", "float32")))
+        write_encoder(Path(folder), encoder, tokenizer, contract, encoding=encoding)
+        return Path(folder)
+
 
 class CondenserModel(CondenserPreTrainedModel):
     """The encoder of a checkpoint; the dense vector of a text is pooled as its config says."""
@@ -167,7 +196,6 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     # `packing.use_packing` sets it: a function of labels and `cu_seq_lens_q` that selects the rows
     # of a packed batch that a loss reads. The last layers compute only these.
     choose_rows: Any = None
-    training_stages: Any = ()  # `CondenserTrainer` sets it, for the card of `save_encoder`
 
     def __init__(self, config: CondenserConfig):
         super().__init__(config)
@@ -195,24 +223,6 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         refuse_incomplete(name, missing, set(info["unexpected_keys"]))
         settle_pooler(model.condenser.encoder)  # loading replaces its weights
         return (model, info) if wants_info else model
-
-    @classmethod
-    def from_encoder(cls, name_or_path: str, **kwargs: Any) -> Any:
-        """Start from an encoder: `condenser_from_encoder` or `masked_lm_from_encoder`."""
-        name = "condenser_from_encoder" if cls._has_head else "masked_lm_from_encoder"
-        return getattr(_package("pretraining.warm_start"), name)(name_or_path, **kwargs)
-
-    def save_encoder(self, folder: str | Path, *, tokenizer: Any = None) -> Path:
-        """Save the backbone as a plain encoder, which opens without remote code.
-
-        The tokenizer is by default that of the checkpoint that the model was loaded from.
-        """
-        tokenizer = tokenizer or _package("pretraining.examples").find_tokenizer(self)
-        with TemporaryDirectory() as checkpoint:
-            self.save_pretrained(checkpoint)
-            tokenizer.save_pretrained(checkpoint)
-            _package("hub.provenance").write_provenance(Path(checkpoint), self.training_stages)
-            return _package("hub.export").export_encoder(checkpoint, folder)
 
     def get_output_embeddings(self) -> nn.Module:
         return self.get_submodule(self._output_embeddings_name)
@@ -358,8 +368,9 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
 
     def _check_second_masking(self, labels: Any, head_input_ids: Any, head_targets: Any) -> None:
         rate = self.config.head_mlm_probability if self._has_head else None
-        is_given = [head_input_ids is not None, head_targets is not None]
-        if any(is_given) if rate is None else labels is not None and not all(is_given):
+        n_given = (head_input_ids is not None) + (head_targets is not None)
+        n_expected = 0 if rate is None else 2
+        if n_given != n_expected and (rate is None or labels is not None):
             raise ValueError(
                 f"The head of this model has head_mlm_probability {rate}, so a batch must have "
                 f"{'neither' if rate is None else 'both'} of head_input_ids and head_targets: make "
@@ -399,16 +410,6 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         for layer in self.head[:-1]:
             hidden = layer_call.repeat(layer, hidden)
         return self.head_norm(layer_call.repeat(self.head[-1], hidden, read=read))
-
-
-def _package(module: str) -> Any:
-    """Import a module of the condenser package, which is not needed to open a checkpoint."""
-    try:
-        return import_module(f"modeling_condenser.{module}")
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "This needs the condenser package, not only its model files: install condenser."
-        ) from error
 
 
 def refuse_incomplete(name_or_path: Any, missing: set[str], unexpected: set[str]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.hub.loopback_hub import HUB, loopback_hub  # noqa: F401
+from tests.publishing.loopback_hub import HUB, loopback_hub  # noqa: F401
 
 _CACHE = tempfile.mkdtemp(prefix="condenser-tests-")
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
@@ -37,11 +37,11 @@ import torch  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from transformers import PreTrainedTokenizerBase  # noqa: E402
 
-from modeling_condenser.hub.contract import EncodingContract  # noqa: E402
-from modeling_condenser.hub.export import export_encoder  # noqa: E402
+from modeling_condenser.model_files.contract import EncodingContract  # noqa: E402
+from modeling_condenser.publishing.export import export_encoder  # noqa: E402
 from tests import tokenizers  # noqa: E402
 from tests.backbones.encoders import BACKBONES  # noqa: E402
-from tests.hub.making import make_collection, make_run  # noqa: E402
+from tests.publishing.making import make_collection, make_run  # noqa: E402
 
 torch.set_num_threads(min(2, torch.get_num_threads()))
 

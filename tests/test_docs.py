@@ -8,10 +8,10 @@ import pytest
 
 from hub_scripts.commands import COMMANDS
 from hub_scripts.main import main
-from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.provenance import read_provenance
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.publishing.provenance import read_provenance
 from tests.backbones.encoders import BACKBONES
-from tests.hub.making import make_collection
+from tests.publishing.making import make_collection
 
 ROOT = Path(__file__).parent.parent
 # In the order in which a reader would run them.
@@ -66,7 +66,7 @@ def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
 def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub):
     commands = list(dict.fromkeys(line for page in PAGES for line in commands_of(page)))
     verbs = {shlex.split(command)[1] for command in commands}
-    assert verbs == set(COMMANDS) - {"demo", "study", "collection", "import-reference", "space"}
+    assert verbs == set(COMMANDS) - {"demo", "study", "collection", "space"}
     for command in commands:
         words = shlex.split(command)
         assert main(words[1:]) == 0, (command, capsys.readouterr().err)

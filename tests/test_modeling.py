@@ -11,7 +11,12 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import BertModel
 
-from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, condenser_from_encoder
+from modeling_condenser import (
+    CondenserForMaskedLM,
+    CondenserForPreTraining,
+    condenser_from_encoder,
+    masked_lm_from_encoder,
+)
 from tests.backbones.encoders import BACKBONES, LAYERS, VOCABULARY
 from tests.models import losses_and_gradients
 from tests.models import make_model as make_backbone_model
@@ -105,12 +110,12 @@ def test_a_checkpoint_with_missing_backbone_weights_is_refused(tmp_path):
         CondenserForPreTraining.from_pretrained(tmp_path)
 
 
-def test_from_encoder_accepts_a_condenser_checkpoint_and_starts_a_new_head(tmp_path):
+def test_a_condenser_checkpoint_is_a_start_whose_head_is_new(tmp_path):
     model = make_model(n_head_layers=1).float()
     model.save_pretrained(tmp_path)
-    other = CondenserForPreTraining.from_encoder(str(tmp_path), n_head_layers=1)
+    other = condenser_from_encoder(str(tmp_path), n_head_layers=1)
     found = other.state_dict()
     for name, tensor in model.state_dict().items():
         if not name.startswith("head.") or tensor.dim() > 1:
             assert torch.equal(found[name], tensor) != name.startswith("head."), name
-    assert type(CondenserForMaskedLM.from_encoder(str(tmp_path))) is CondenserForMaskedLM
+    assert type(masked_lm_from_encoder(str(tmp_path))) is CondenserForMaskedLM

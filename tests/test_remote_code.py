@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, set_seed
 
 from modeling_condenser import condenser_from_encoder
 from tests.backbones.encoders import BACKBONES
-from tests.hub.making import run_isolated
+from tests.publishing.making import run_isolated
 
 TEXTS = ["The glacier visits Oslo.", "Why?", "A violin measures the old orchard near Kyoto."]
 MEASURE = """
@@ -42,9 +42,12 @@ assert type(whole).__module__.split(".")[0] == "transformers_modules"
 whole.save_pretrained("again")
 AutoTokenizer.from_pretrained(folders[0]).save_pretrained("again")
 found = [measure(folder, texts, **kwargs) for folder in (*folders, "again")]
-vectors = SentenceTransformer("again", device="cpu", **kwargs).encode(texts)
+whole.save_encoder("plain")
+for folder, how in (("again", kwargs), ("plain", {{}})):
+    vectors = SentenceTransformer(folder, device="cpu", **how).encode(texts)
+    found.append({{"cls": vectors.tolist()}})
 assert "modeling_condenser" not in sys.modules
-print("RESULT" + json.dumps([*found, {{"cls": vectors.tolist()}}]))
+print("RESULT" + json.dumps(found))
 """
 
 
@@ -62,10 +65,11 @@ def test_every_checkpoint_opens_without_this_package_and_saves_itself_again(text
         model.save_pretrained(folders[-1])
         AutoTokenizer.from_pretrained(encoder).save_pretrained(folders[-1])
         expected.append(names["measure"](folders[-1], TEXTS))
-    expected += [expected[0], expected[0]]  # of the copy, and by sentence-transformers
+    expected += [expected[0]] * 3  # of the copy, and by sentence-transformers, also plain
     printed = run_isolated(OPEN, json.dumps([TEXTS, *folders]), scratch=tmp_path / "elsewhere")
     found = json.loads(printed.partition("RESULT")[2])
-    for title, one, other in zip([*BACKBONES, "copy", "vectors"], found, expected, strict=True):
+    titles = [*BACKBONES, "copy", "vectors", "plain"]
+    for title, one, other in zip(titles, found, expected, strict=True):
         for name, values in one.items():
             message = f"{title}, {name}"
             np.testing.assert_allclose(values, other[name], rtol=0, atol=1e-5, err_msg=message)

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM
 
-from modeling_condenser.hub.model_folder import resolve_encoder_name
-from modeling_condenser.hub.provenance import read_provenance
-from modeling_condenser.hub.push import find_refusals
+from modeling_condenser.model_files.model_folder import resolve_encoder_name
+from modeling_condenser.publishing.provenance import read_provenance
+from modeling_condenser.publishing.push import find_refusals
 from modeling_condenser.retrieval.systems import parse_system
-from tests.hub.making import plain_vectors
+from tests.publishing.making import plain_vectors
 
 FOLDER = Path(resolve_encoder_name("starter"))
 

@@ -35,10 +35,10 @@ from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.finetuning.finetune import open_encoder
-from modeling_condenser.hub.contract import CONTRACT_FILE
-from modeling_condenser.hub.export import write_repository
-from modeling_condenser.hub.model_folder import MODULES_FILE, find_model_folder, read_json
-from modeling_condenser.hub.provenance import ADAPTATION, Stage, publishable, read_provenance
+from modeling_condenser.model_files.contract import CONTRACT_FILE
+from modeling_condenser.model_files.model_folder import MODULES_FILE, find_model_folder, read_json
+from modeling_condenser.publishing.export import write_repository
+from modeling_condenser.publishing.provenance import ADAPTATION, Stage, publishable, read_provenance
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, search_exact_arrays
 from modeling_condenser.runs.recipe import fill

@@ -21,7 +21,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from modeling_condenser.encoder_parts import find_layers
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.runs.training import LossBar
+from modeling_condenser.training.run import LossBar
 
 from .recipe import AdaptationRecipe
 

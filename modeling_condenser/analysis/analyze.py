@@ -13,11 +13,11 @@ from tqdm.auto import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
 
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.hub import provenance, training_log
-from modeling_condenser.hub.card import write_card
-from modeling_condenser.hub.markdown import escape
-from modeling_condenser.hub.model_folder import find_model_folder, read_json
+from modeling_condenser.model_files.model_folder import find_model_folder, read_json
 from modeling_condenser.pretraining.documents import load_documents
+from modeling_condenser.publishing import provenance, training_log
+from modeling_condenser.publishing.card import write_card
+from modeling_condenser.publishing.markdown import escape
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
@@ -173,7 +173,7 @@ def write_analysis(
 def _put_on_card(run: Path, entries: Sequence[Entry]) -> None:
     """Put the measures of a run into its final model's provenance and on its card."""
     folder = run / MODEL_FOLDER
-    *earlier, last = provenance.read_provenance(folder) or provenance.read_pretraining(run)
+    *earlier, last = provenance.read_provenance(folder)
     readiness = training_log.readiness_entries(entries)
     provenance.write_provenance(folder, [*earlier, replace(last, readiness=readiness)])
     write_card(folder)

@@ -8,11 +8,11 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 from transformers.integrations.fsdp import is_fsdp_enabled
 
-from modeling_condenser.hub.training_log import is_readiness
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.trainer import CondenserTrainer
+from modeling_condenser.publishing.training_log import is_readiness
 from modeling_condenser.runs.recipe import fill
 
 from .readiness import Subject, measure_readiness

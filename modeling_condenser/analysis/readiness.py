@@ -28,15 +28,15 @@ from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.hub import model_folder
-from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract, Similarity
-from modeling_condenser.hub.export import write_repository
-from modeling_condenser.hub.training_log import PREFIX
+from modeling_condenser.model_files import model_folder
+from modeling_condenser.model_files.contract import CONTRACT_FILE, EncodingContract, Similarity
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys
 from modeling_condenser.pretraining.data import with_keys
 from modeling_condenser.pretraining.probe import probe
+from modeling_condenser.publishing.export import write_repository
+from modeling_condenser.publishing.training_log import PREFIX
 from modeling_condenser.retrieval.dense import search_exact_arrays
 from modeling_condenser.runs.progress import show_bars
 from modeling_condenser.runs.recipe import read_recipe
@@ -141,7 +141,7 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
     """Measure a model, without a change to its weights, its mode or global random states.
 
     Returns:
-        An entry of a training log; `modeling_condenser.hub.training_log` explains its names.
+        An entry of a training log; `modeling_condenser.publishing.training_log` explains its names.
     """
     started = time.perf_counter()
     found: dict[str, float] = {}

@@ -9,8 +9,8 @@ from types import ModuleType
 
 from datasets import Dataset
 
-from modeling_condenser.hub.model_folder import fetch, split_revision
-from modeling_condenser.hub.provenance import hub_name
+from modeling_condenser.model_files.model_folder import fetch, split_revision
+from modeling_condenser.publishing.provenance import hub_name
 from modeling_condenser.runs.recipe import refuse_ambiguous
 
 from . import beir, dpr, msmarco

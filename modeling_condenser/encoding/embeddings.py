@@ -20,7 +20,7 @@ import pyarrow.feather as pf
 import pyarrow.parquet as pq
 from datasets import Dataset
 
-from modeling_condenser.hub.model_folder import read_json
+from modeling_condenser.model_files.model_folder import read_json
 from modeling_condenser.runs.progress import bar
 from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import whole_file, write_json

@@ -26,7 +26,7 @@ from transformers import AutoModel
 
 from modeling_condenser import register_auto_classes
 from modeling_condenser.encoder_parts import n_positions
-from modeling_condenser.hub.contract import (
+from modeling_condenser.model_files.contract import (
     CONTRACT_FILE,
     UNLIMITED,
     EncodingContract,
@@ -34,7 +34,7 @@ from modeling_condenser.hub.contract import (
     Similarity,
     choose_prompts,
 )
-from modeling_condenser.hub.model_folder import (
+from modeling_condenser.model_files.model_folder import (
     CONFIG_FILE,
     MODULES_CONFIG_FILE,
     MODULES_FILE,
@@ -45,7 +45,7 @@ from modeling_condenser.hub.model_folder import (
     read_config,
     read_json,
 )
-from modeling_condenser.hub.provenance import read_stages, trained_similarity
+from modeling_condenser.publishing.provenance import read_provenance, trained_similarity
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.whole_files import checksum_file
 
@@ -121,7 +121,7 @@ def stated_similarity(folder: Path) -> Similarity | None:
         return EncodingContract.load(folder).similarity
     if is_checkpoint(folder):
         encoding = read_config(folder).get("encoding") or {}
-        return trained_similarity(read_stages(folder)) or encoding.get("similarity", "dot")
+        return trained_similarity(read_provenance(folder)) or encoding.get("similarity", "dot")
     stated = read_json(folder / MODULES_CONFIG_FILE, {}).get("similarity_fn_name")
     if stated is None:  # as in models saved by old versions; the library's default states nothing
         modules = read_json(folder / MODULES_FILE, [{"type": ""}])

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_dev, load_reported
-from modeling_condenser.hub.card import PLACEHOLDER
+from modeling_condenser.publishing.card import PLACEHOLDER
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import (
     HYBRID,

@@ -20,8 +20,8 @@ import pandas as pd
 from datasets import Dataset, Features, Value
 
 from modeling_condenser.collection.passages import COLUMNS
-from modeling_condenser.hub.card import write_card
-from modeling_condenser.hub.provenance import EvaluationResult, add_result, hub_name
+from modeling_condenser.publishing.card import write_card
+from modeling_condenser.publishing.provenance import EvaluationResult, add_result, hub_name
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import (
     System,

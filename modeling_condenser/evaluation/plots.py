@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from modeling_condenser.hub.training_log import FONT_SIZE, as_png, make_panels
+from modeling_condenser.publishing.training_log import FONT_SIZE, as_png, make_panels
 
 _COLOURS = ["grey", *(f"C{number}" for number in range(10))]
 _SHIFT = 0.05  # of the systems' intervals, so that they do not hide each other

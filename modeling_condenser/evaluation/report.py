@@ -19,8 +19,8 @@ from jinja2 import Environment, Template
 from markdown_it import MarkdownIt  # transformers needs typer, which needs rich, which needs this
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
-from modeling_condenser.hub import markdown
-from modeling_condenser.hub.markdown import counted, p_in_words
+from modeling_condenser.publishing import markdown
+from modeling_condenser.publishing.markdown import counted, p_in_words
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import checksum_file, write_json
 

@@ -24,9 +24,9 @@ from modeling_condenser.collection.collection import (
 )
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_rows
-from modeling_condenser.hub.card import write_card
-from modeling_condenser.hub.model_folder import split_revision
-from modeling_condenser.hub.provenance import EvaluationResult, add_result, hub_name
+from modeling_condenser.model_files.model_folder import split_revision
+from modeling_condenser.publishing.card import write_card
+from modeling_condenser.publishing.provenance import EvaluationResult, add_result, hub_name
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.fusion import HybridSearcher
 from modeling_condenser.retrieval.runs import (

@@ -29,13 +29,13 @@ from modeling_condenser.encoder_parts import settle_pooler
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.hub.contract import EncodingContract, Pooling
-from modeling_condenser.hub.export import write_repository
-from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
-from modeling_condenser.hub.provenance import FINETUNING, read_provenance, read_stage
-from modeling_condenser.hub.trainer import WholeTrainer
+from modeling_condenser.model_files.contract import EncodingContract, Pooling
+from modeling_condenser.model_files.model_folder import find_model_folder, is_checkpoint
+from modeling_condenser.publishing.export import write_repository
+from modeling_condenser.publishing.provenance import FINETUNING, read_provenance, read_stage
 from modeling_condenser.runs.run_folder import START
-from modeling_condenser.runs.training import run_training
+from modeling_condenser.training.run import run_training
+from modeling_condenser.training.trainer import ResumableTrainer
 
 from .contrast import MaskedContrast
 from .data import LABEL, TrainingData, load_training_data
@@ -241,8 +241,8 @@ class SeededBatches(DefaultBatchSampler):
         return iter(BatchSampler(order, self.batch_size, self.drop_last))
 
 
-class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
-    """sentence-transformers' trainer with `WholeTrainer`'s checkpoints, resume and pushes."""
+class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
+    """sentence-transformers' trainer with `ResumableTrainer`'s checkpoints, resume and pushes."""
 
     def __init__(
         self,
@@ -266,29 +266,23 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
         )
         self.drawn_anew = [data.drawn] if data.drawn else []
 
-    def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
-        """Write the encoder's repository; the checkpoint is not needed."""
-        if not self.is_world_process_zero():
-            return
-        own = read_stage(Path(str(self.args.output_dir)), FINETUNING)
-        transformer: Any = self.encoder.model[0]
-        write_repository(
-            folder,
-            transformer.model,
-            copy.deepcopy(transformer.tokenizer),  # it is changed, but training may continue
-            self.encoder.contract,
-            [*read_provenance(self.encoder.folder), *([self.describe_run(own)] if own else [])],
-            name=self.hub_model_id,
-        )
-
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Add nothing: the library's card reads all data, and is not used."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the modules without the library's model card."""
-        if self.args.should_save:
-            folder = output_dir or self.args.output_dir
-            self.model.save_pretrained(str(folder), create_model_card=False)
+        """Save the repository of the encoder, without its card."""
+        if not self.args.should_save:
+            return
+        own = read_stage(Path(str(self.args.output_dir)), FINETUNING)
+        transformer: Any = self.encoder.model[0]
+        write_repository(
+            Path(output_dir or str(self.args.output_dir)),
+            transformer.model,
+            copy.deepcopy(transformer.tokenizer),  # it is changed, but training may continue
+            self.encoder.contract,
+            [*read_provenance(self.encoder.folder), *([self.describe_run(own)] if own else [])],
+            with_card=False,
+        )
 
 
 def _check_batches(

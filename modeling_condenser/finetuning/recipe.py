@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from modeling_condenser.hub.contract import EncodingContract, Pooling, Similarity
+from modeling_condenser.model_files.contract import EncodingContract, Pooling, Similarity
 from modeling_condenser.runs.recipe import check_least
 
 Objective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]

@@ -129,6 +129,7 @@ class ContrastiveTrainer(CondenserTrainer):
                 f"The encoder compares by {self.similarity} similarity: state the similarity of "
                 "the contrast, dot or cosine, by which the export will compare."
             )
+        model.config.compare_by(self.similarity)
         self.only_contrast = is_contrast_only(model, args.objective)
         super().__init__(model, args, *others, **kwargs)
         self.facts["only_contrast"] = self.only_contrast

@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 from datasets import Dataset, Features, IterableDataset, List, Value
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.hub.model_folder import resolve_encoder_name
+from modeling_condenser.encoder_parts import find_tokenizer
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import use_packing, why_not_packed
 
@@ -72,16 +72,6 @@ def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset | None:
     if "mask_key" in features or isinstance(data, IterableDataset):
         return None
     return data.select_columns([n for n in ("input_ids", "attention_mask") if n in features])
-
-
-def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
-    """The tokenizer of the checkpoint that a model was loaded from."""
-    name = model.name_or_path or model.config.encoder_config.name_or_path
-    if not name:
-        raise ValueError(
-            "The model was not loaded from a checkpoint: pass its tokenizer as processing_class."
-        )
-    return AutoTokenizer.from_pretrained(resolve_encoder_name(name))
 
 
 def _check_tokens(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:

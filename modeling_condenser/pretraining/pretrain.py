@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 
-from modeling_condenser.hub.model_folder import resolve_encoder_name
+from modeling_condenser.model_files.model_folder import resolve_encoder_name
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
-from modeling_condenser.runs.training import run_training
+from modeling_condenser.training.run import run_training
 
 from .arguments import (
     CONTRASTIVE,

@@ -15,13 +15,17 @@ from transformers import AutoModel, AutoTokenizer
 
 from modeling_condenser.configuration_condenser import POOLINGS
 from modeling_condenser.encoder_parts import n_positions
-from modeling_condenser.hub.contract import (
+from modeling_condenser.model_files.contract import (
     CONTRACT_FILE,
     UNLIMITED,
     Similarity,
     choose_prompts,
 )
-from modeling_condenser.hub.model_folder import MODULES_CONFIG_FILE, MODULES_FILE, quiet_loading
+from modeling_condenser.model_files.model_folder import (
+    MODULES_CONFIG_FILE,
+    MODULES_FILE,
+    quiet_loading,
+)
 
 logger = logging.getLogger(__name__)
 

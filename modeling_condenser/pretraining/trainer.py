@@ -1,7 +1,6 @@
 """The Hugging Face Trainer with a Condenser's data, losses, log and repository."""
 
 import math
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,17 +9,13 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import TrainingArguments
-from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from modeling_condenser.hub import provenance
-from modeling_condenser.hub.card import write_card
-from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.losses import IGNORE_INDEX
 from modeling_condenser.packing import is_packing, pack
-from modeling_condenser.runs.run_folder import START, TRAINING_STATE
-from modeling_condenser.runs.training import check_precision
-from modeling_condenser.runs.whole_files import link_or_copy
+from modeling_condenser.publishing import provenance
+from modeling_condenser.runs.run_folder import START
+from modeling_condenser.training.trainer import ResumableTrainer
 
 from .arguments import CONTRASTIVE, HEAD_SETTINGS, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches
@@ -37,7 +32,7 @@ from .tsdae import remove_decoder
 from .warm_start import fingerprint_start
 
 
-class CondenserTrainer(WholeTrainer):
+class CondenserTrainer(ResumableTrainer):
     """Trains a `CondenserForPreTraining` (or a `CondenserForMaskedLM`, plain MLM or TSDAE).
 
     Each log entry also holds
@@ -60,7 +55,7 @@ class CondenserTrainer(WholeTrainer):
         **kwargs: as for `Trainer`.
 
     Raises:
-        ValueError: labels are smoothed; fp16 on a CPU; one process sees several GPUs; `model_init`,
+        ValueError: labels are smoothed; one process sees several GPUs; `model_init`,
             `compute_metrics` or a model of PEFT; or model, text and arguments do not fit together.
     """
 
@@ -156,13 +151,12 @@ class CondenserTrainer(WholeTrainer):
         return super().get_test_dataloader(self._prepare_evaluation(test_dataset))
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """As `WholeTrainer.train`; TSDAE's decoder is removed from the model at the end."""
+        """As `ResumableTrainer.train`; TSDAE's decoder is removed from the model at the end."""
         self._since = None
         output = super().train(*args, **kwargs)
         model: Any = self.accelerator.unwrap_model(self.model)
         if getattr(self.args, "objective", None) == "tsdae":
             remove_decoder(model)
-        model.training_stages = self._describe_training()
         return output
 
     def get_train_dataloader(self) -> DataLoader:
@@ -317,24 +311,8 @@ class CondenserTrainer(WholeTrainer):
             folder = Path(output_dir or str(self.args.output_dir))
             provenance.write_provenance(folder, self._describe_training())
 
-    def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
-        """Fill a folder with model, code, tokenizer, provenance and card."""
-        if checkpoint is None:
-            self.save_model(str(folder), _internal_call=True)
-            (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
-        else:
-            shutil.copytree(
-                checkpoint,
-                folder,
-                ignore=shutil.ignore_patterns(*TRAINING_STATE),
-                copy_function=link_or_copy,
-                dirs_exist_ok=True,
-            )
-        if self.is_world_process_zero():
-            write_card(folder, name=self.hub_model_id)
-
     def script_settings(self) -> dict[str, Any]:
-        """As `WholeTrainer.script_settings`, with the encoder and the settings of the head.
+        """As `ResumableTrainer.script_settings`, with the encoder and the settings of the head.
 
         Data without a fingerprint are described, too.
         """
@@ -362,7 +340,6 @@ def _check_arguments(args: TrainingArguments) -> None:
             f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer would drop "
             "all losses but the late one: set it to 0."
         )
-    check_precision(args)
     if args.n_gpu > 1:
         raise ValueError(
             f"One process sees {args.n_gpu} GPUs, but a batch is for one: start a process for each "

@@ -23,8 +23,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
-from modeling_condenser.hub.model_folder import quiet_loading
 from modeling_condenser.losses import IGNORE_INDEX
+from modeling_condenser.model_files.model_folder import quiet_loading
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, take_lm_head
 
 from .collator import CondenserDataCollator

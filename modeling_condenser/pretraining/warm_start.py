@@ -21,7 +21,11 @@ from transformers.utils import logging
 
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
 from modeling_condenser.encoder_parts import find_layers, n_positions, settle_pooler
-from modeling_condenser.hub.model_folder import quiet_loading, refuse_kernels, resolve_encoder_name
+from modeling_condenser.model_files.model_folder import (
+    quiet_loading,
+    refuse_kernels,
+    resolve_encoder_name,
+)
 from modeling_condenser.modeling_condenser import (
     CondenserForMaskedLM,
     CondenserForPreTraining,

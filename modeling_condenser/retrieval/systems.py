@@ -26,8 +26,8 @@ from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.encoding.embeddings import MANIFEST_FILE, Dtype
-from modeling_condenser.hub.contract import CONTRACT_FILE, Pooling, Similarity
-from modeling_condenser.hub.model_folder import find_weights, read_json
+from modeling_condenser.model_files.contract import CONTRACT_FILE, Pooling, Similarity
+from modeling_condenser.model_files.model_folder import find_weights, read_json
 from modeling_condenser.runs.recipe import is_path, refuse_ambiguous
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import checksum_file

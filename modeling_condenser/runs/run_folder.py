@@ -125,14 +125,10 @@ def check_run_folder(folder: Path, identity: RunIdentity) -> None:
         )
 
 
-def check_checkpoint(checkpoint: Path, identity: RunIdentity) -> set[str]:
-    """Check that a run can continue a checkpoint, whose settings and start may be others.
+def check_checkpoint(checkpoint: Path, identity: RunIdentity) -> None:
+    """Raise a ValueError if a checkpoint, whose settings and start may differ, has other data.
 
-    Returns:
-        The names of the fingerprints of data that were compared.
-
-    Raises:
-        ValueError: it was trained on other data.
+    Data without a fingerprint are not compared; a stream is compared by its first documents.
     """
     earlier = fingerprints_of(read_manifest(checkpoint))
     now = {name: value for name, value in identity.fingerprints.items() if name != START}
@@ -141,7 +137,6 @@ def check_checkpoint(checkpoint: Path, identity: RunIdentity) -> set[str]:
             f"{checkpoint} was trained on other data ({', '.join(changed)}). To train it on "
             "these, open it as the model of a new run, in another output_dir."
         )
-    return earlier.keys() & now.keys()
 
 
 def claim_run_folder(folder: Path, identity: RunIdentity) -> None:
@@ -224,13 +219,6 @@ def last_whole_checkpoint(run_folder: Path) -> Path | None:
     return None
 
 
-def drop_old_checkpoints(run_folder: Path, *, keep: int | None, best: str | None = None) -> None:
-    """Remove all complete checkpoints but the newest `keep` (None or 0 for all) and the best."""
-    for folder in whole_checkpoints(run_folder)[:-keep] if keep else []:
-        if best is None or folder.resolve() != Path(best).resolve():
-            shutil.rmtree(folder)
-
-
 def _step(folder: Path) -> int:
     number = folder.name.rpartition("-")[2]
     return int(number) if number.isdigit() else -1
@@ -241,28 +229,16 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """Write a folder atomically: yield a new folder, which replaces it if the block succeeds."""
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a folder.")
-    restore_folder(folder)
     partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a killed process
+    replaced = folder.with_name(f".{folder.name}.replaced")
+    for left in (partial, replaced):  # by a killed process
+        shutil.rmtree(left, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         yield partial
         if folder.exists():
-            folder.replace(_replaced(folder))
+            folder.replace(replaced)
         partial.replace(folder)
     finally:
-        restore_folder(folder)
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def restore_folder(folder: Path) -> None:
-    """Put back a folder that `whole_folder` had moved away, unless the new one is in its place."""
-    replaced = _replaced(folder)
-    if folder.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-    elif replaced.exists():
-        replaced.replace(folder)
-
-
-def _replaced(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.replaced")
+    shutil.rmtree(replaced, ignore_errors=True)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,14 +28,6 @@ def write_json(path: Path, content: object) -> None:
     """Write a JSON file atomically."""
     with whole_file(path) as file:
         file.write((json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
-
-
-def link_or_copy(source: str | Path, target: str | Path) -> None:
-    """Create a hard link to a file, or a copy where links are not supported."""
-    try:
-        Path(target).hardlink_to(source)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def checksum_file(file: Path) -> str:

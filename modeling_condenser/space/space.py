@@ -21,9 +21,9 @@ from huggingface_hub import SpaceCard, SpaceCardData, metadata_save
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.encoding.embeddings import id_column
-from modeling_condenser.hub.card import CARD_FILE, read_card
-from modeling_condenser.hub.provenance import hub_name
-from modeling_condenser.hub.push import (
+from modeling_condenser.publishing.card import CARD_FILE, read_card
+from modeling_condenser.publishing.provenance import hub_name
+from modeling_condenser.publishing.push import (
     PushReport,
     check_name,
     check_publishable,

@@ -8,8 +8,8 @@ from modeling_condenser.analysis.recipe import Measuring, MeasuringWhileTraining
 from modeling_condenser.collection.load import HEALTH
 from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, check_measures
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.model_folder import STARTER
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.model_files.model_folder import STARTER
 from modeling_condenser.pretraining.arguments import (
     CONTRASTIVE,
     CondenserTrainingArguments,

@@ -16,8 +16,8 @@ from jinja2 import Template
 from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.evaluation.plots import Figures
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, correct
-from modeling_condenser.hub.markdown import p_in_words
-from modeling_condenser.hub.training_log import TOKENS, spread
+from modeling_condenser.publishing.markdown import p_in_words
+from modeling_condenser.publishing.training_log import TOKENS, spread
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.whole_files import write_json
 

@@ -37,10 +37,10 @@ from modeling_condenser.evaluation.system_results import (
     report_on_card,
 )
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.hub import training_log
-from modeling_condenser.hub.card import PLACEHOLDER
-from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.model_folder import read_json
+from modeling_condenser.model_files.model_folder import read_json
+from modeling_condenser.publishing import training_log
+from modeling_condenser.publishing.card import PLACEHOLDER
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
 from modeling_condenser.retrieval.fusion import FUSIONS, Fusion, choose_fusion
 from modeling_condenser.retrieval.systems import BM25, System

@@ -15,7 +15,7 @@ from modeling_condenser.analysis.readiness import Subject
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.publishing.export import export_encoder
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, TrainerCallback
-from transformers.integrations import integration_utils
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
 from modeling_condenser.analysis.callback import ReadinessCallback, pretrain_and_measure
@@ -20,9 +19,8 @@ from modeling_condenser.analysis.readiness import Subject, measure_readiness
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.runs.run_folder import read_log
 
 TWO_TEXTS = Dataset.from_dict({"text": ["one text", "another text"]})
@@ -161,15 +159,3 @@ def test_trackers_get_the_last_measures_before_they_close_also_if_a_training_end
     run = {"save_strategy": "no", "readiness": readiness, "output_dir": str(tmp_path / "run")}
     pretrain_and_measure({**settings, **run})
     assert events == [0, 2, 3, "end"]
-
-
-@pytest.mark.parametrize("stage", [pretrain_and_measure, finetune])
-def test_a_tracker_that_is_not_installed_is_an_error_before_anything_is_written(
-    stage, bert_folder, corpus_file, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(integration_utils, "is_trackio_available", lambda: False)
-    text = "corpus" if stage is pretrain_and_measure else "collection"
-    given = {"encoder": str(bert_folder), text: str(corpus_file), "report_to": "trackio"}
-    with pytest.raises(ValueError, match="report_to names trackio.*pip install trackio"):
-        stage({**given, "use_cpu": True, "output_dir": str(tmp_path / "run")})
-    assert not (tmp_path / "run").exists()

@@ -22,8 +22,8 @@ from modeling_condenser import (
 )
 from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.warm_start import check_fit
+from modeling_condenser.publishing.export import export_encoder
 from tests.backbones.encoders import BACKBONES, VOCABULARY
 from tests.backbones.two_encoders import our_name
 

@@ -16,7 +16,7 @@ from modeling_condenser.collection.load import (
     load_passages,
     resolve_collection_name,
 )
-from tests.hub.making import declare_tables
+from tests.publishing.making import declare_tables
 
 Files = Mapping[str, Sequence[str]]
 

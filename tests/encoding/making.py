@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.model_files.contract import EncodingContract
 
 LONG = "The glacier visits Oslo, and the violin measures the orchard near Kyoto. "
 # Of very mixed length, out of order, with copies.

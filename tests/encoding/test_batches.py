@@ -14,7 +14,7 @@ from modeling_condenser.encoding import batches
 from modeling_condenser.encoding.retriever import Retriever
 from tests.backbones.encoders import BACKBONES
 from tests.encoding.making import MIXED, save_modules, save_pooled, with_segments
-from tests.hub.making import plain_vectors
+from tests.publishing.making import plain_vectors
 
 
 @pytest.fixture

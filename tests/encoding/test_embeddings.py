@@ -21,7 +21,7 @@ from modeling_condenser.encoding.encode import encode_collection, local_device
 from modeling_condenser.encoding.pipeline_step import EncodeShards
 from modeling_condenser.encoding.retriever import Retriever
 from tests.encoding.making import HashRetriever, all_bytes, hash_vectors, make_passages
-from tests.hub.making import make_collection
+from tests.publishing.making import make_collection
 
 ROOT = str(Path(__file__).parents[2])
 

@@ -11,12 +11,12 @@ from hub_scripts.main import main
 from modeling_condenser import Retriever
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.evaluate import evaluate
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.dense import search_exact_arrays
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import parse_system
-from tests.hub.making import plain_vectors
+from tests.publishing.making import plain_vectors
 
 
 @pytest.fixture(scope="module")

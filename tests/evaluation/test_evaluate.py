@@ -27,14 +27,14 @@ from modeling_condenser.evaluation.system_results import (
     evaluate_system,
     report_on_card,
 )
-from modeling_condenser.hub import push as push_module
-from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.provenance import read_results
+from modeling_condenser.publishing import push as push_module
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.publishing.provenance import read_results
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import recall_against_exact
 from modeling_condenser.retrieval.runs import read_run, write_run
-from tests.hub.loopback_hub import contents
-from tests.hub.making import plain_vectors, write_collection
+from tests.publishing.loopback_hub import contents
+from tests.publishing.making import plain_vectors, write_collection
 
 
 def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, collection, tmp_path):

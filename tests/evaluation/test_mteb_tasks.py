@@ -18,9 +18,9 @@ from modeling_condenser import mteb_model
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.mteb_tasks import evaluate_mteb
-from modeling_condenser.hub.provenance import read_results
+from modeling_condenser.publishing.provenance import read_results
 from modeling_condenser.retrieval.dense import SearchSettings
-from tests.hub.making import declare_tables, plain_vectors, write_collection
+from tests.publishing.making import declare_tables, plain_vectors, write_collection
 
 mteb = pytest.importorskip("mteb")
 abstasks = pytest.importorskip("mteb.abstasks")

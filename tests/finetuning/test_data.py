@@ -21,7 +21,7 @@ from modeling_condenser.finetuning.data import (
     open_rows,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
-from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.model_files.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8, title_separator=" | ", query_prompt="q: ", passage_prompt="p: ")
 # Texts that libraries which guess types read as missing, as numbers or as dates.

@@ -25,13 +25,13 @@ from modeling_condenser.finetuning.finetune import (
     sample_batches,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.provenance import read_provenance
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.publishing.provenance import read_provenance
 from tests.encoding.making import save_modules
-from tests.hub.making import make_run, plain_vectors
 from tests.pretraining.short_runs import column
 from tests.pretraining.test_distributed import TORCHRUN, launch
+from tests.publishing.making import make_run, plain_vectors
 
 DOT = {"similarity": "dot"}
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
-from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.runs.recipe import fill, read_recipe
 
 PAIRS = {"data": "pairs.jsonl", "format": "pairs"}

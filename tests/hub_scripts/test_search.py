@@ -12,10 +12,10 @@ import pytest
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.evaluation.evaluate import evaluate
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.bm25 import Bm25
-from tests.hub.making import plain_vectors
+from tests.publishing.making import plain_vectors
 
 QUERY = "the old telescope near Oslo"
 

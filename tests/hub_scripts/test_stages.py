@@ -10,7 +10,7 @@ import yaml
 from hub_scripts.demo import gains
 from hub_scripts.main import main
 from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
-from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.runs.recipe import read_recipe
 from modeling_condenser.study.results import StudyResults
 
@@ -80,7 +80,7 @@ def test_the_demo_starts_from_a_given_encoder_and_its_study_can_be_searched(
 def test_push_lists_the_files_and_makes_a_branch_and_a_pull_request(
     bert_run, monkeypatch, loopback_hub, run
 ):
-    monkeypatch.setattr("modeling_condenser.hub.push.find_opening_error", lambda _: None)
+    monkeypatch.setattr("modeling_condenser.publishing.push.find_opening_error", lambda _: None)
     encoder = export_encoder(bert_run, "encoder")
     words = ["push", "encoder", "owner/encoder", "--license", "mit", "--private"]
     lines = run(*words, "--dry-run")

@@ -15,8 +15,8 @@ import pytest
 from modeling_condenser.mining.mine import mine
 from modeling_condenser.mining.miner import Miner
 from modeling_condenser.retrieval.runs import write_run
-from tests.hub.making import write_collection
 from tests.mining.test_miner import make_cross_encoder, plain_logits
+from tests.publishing.making import write_collection
 
 N_PASSAGES, N_QUERIES = 50, 23
 WORDS = "amber birch coral delta ember fjord grove haven inlet juniper kelp lagoon".split()

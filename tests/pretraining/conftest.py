@@ -7,7 +7,7 @@ import pytest
 from accelerate import Accelerator
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from modeling_condenser.pretraining import trainer
+from modeling_condenser.training import trainer
 from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
 

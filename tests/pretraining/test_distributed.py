@@ -21,9 +21,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from modeling_condenser import (
-    CondenserForMaskedLM,
     CondenserTrainingArguments,
     ContrastiveTrainer,
+    masked_lm_from_encoder,
 )
 from modeling_condenser.packing import pack, use_packing
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
@@ -93,7 +93,7 @@ def shard(folder: str) -> None:
 
 def evaluate(settings: dict[str, Any]) -> None:
     """Evaluate an encoder on text, and write the loss to a file."""
-    model = CondenserForMaskedLM.from_encoder(settings.pop("encoder"))
+    model = masked_lm_from_encoder(settings.pop("encoder"))
     texts, arguments = settings.pop("texts"), CondenserTrainingArguments(**settings)
     loss = ContrastiveTrainer(model, arguments, eval_dataset=texts).evaluate()["eval_loss"]
     Path(settings["output_dir"], "loss").write_text(str(loss))

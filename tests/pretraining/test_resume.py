@@ -17,8 +17,8 @@ from modeling_condenser import (
     condenser_from_encoder,
 )
 from modeling_condenser.pretraining.data import KeyedBlocks
-from tests.hub.loopback_hub import contents
 from tests.pretraining.short_runs import SETTINGS
+from tests.publishing.loopback_hub import contents
 
 SAVING = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2}
 
@@ -137,7 +137,7 @@ class Examples(torch.utils.data.Dataset):
         return self.blocks[index]
 
 
-def test_data_without_a_fingerprint_are_compared_as_far_as_they_can_be(make, texts, caplog):
+def test_data_without_a_fingerprint_are_compared_as_far_as_they_can_be(make, texts):
     def stream(n: int) -> Any:
         return Dataset.from_dict({"text": texts[n : n + 20]}).to_iterable_dataset()
 
@@ -145,13 +145,11 @@ def test_data_without_a_fingerprint_are_compared_as_far_as_they_can_be(make, tex
     with pytest.raises(ValueError, match="first_documents_sha256"):
         make(stream(1), max_steps=1).train()
     make(stream(0), max_steps=1).train()
-    assert "only the first documents were compared" in caplog.text
     blocks, torch_run = make().train_dataset, {"name": "torch", "max_steps": 1}
     make(Examples(blocks, 16), **torch_run).train()
     with pytest.raises(ValueError, match="train_dataset: '16 examples, Examples' then, '17 exa"):
         make(Examples(blocks, 17), **torch_run).train()
     make(Examples(blocks, 16), **torch_run).train()
-    assert "no fingerprint and were not compared" in caplog.text
 
 
 def test_loss_and_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monkeypatch):
@@ -190,6 +188,4 @@ def test_what_the_trainer_does_not_support_is_refused(make, start, texts, tmp_pa
     adapted.peft_config = {}  # what marks a model of PEFT
     with pytest.raises(ValueError, match="adapters of PEFT"):
         CondenserTrainer(adapted, arguments, train_dataset=texts[:9])
-    with pytest.raises(ValueError, match="fp16 is set, but this training runs on a CPU"):
-        make(fp16=True)
     assert not (tmp_path / "run").exists()

@@ -19,12 +19,17 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from transformers import AutoTokenizer, BertForSequenceClassification, GPT2Config, GPT2Model
 
-from modeling_condenser import CondenserConfig, CondenserForMaskedLM, CondenserForPreTraining
+from modeling_condenser import (
+    CondenserConfig,
+    CondenserForMaskedLM,
+    condenser_from_encoder,
+    masked_lm_from_encoder,
+)
 from modeling_condenser.analysis.readiness import Subject
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
 from tests.encoding.making import LONG, change_json, save_modules
@@ -71,13 +76,13 @@ def test_a_model_that_is_exported_untrained_encodes_bit_for_bit_as_before(
     if kind == "multilingual e5":
         encoder = BACKBONES["XLM-RoBERTa"].save(tmp_path / "encoder", texts, hidden_size=32)
     start = save_published(tmp_path / "start", encoder, dtype, **KINDS[kind])
-    model = CondenserForPreTraining.from_encoder(str(start))
+    model = condenser_from_encoder(str(start))
     assert model.dtype == torch.float32 and model.config.pooling == KINDS[kind]["pooling"]
     model.save_encoder(tmp_path / "saved")
     model.save_pretrained(tmp_path / "checkpoint")
     AutoTokenizer.from_pretrained(start).save_pretrained(tmp_path / "checkpoint")
     # A second start from the checkpoint keeps the contract, too.
-    again = CondenserForMaskedLM.from_encoder(str(tmp_path / "checkpoint"))
+    again = masked_lm_from_encoder(str(tmp_path / "checkpoint"))
     again.save_pretrained(tmp_path / "again")
     AutoTokenizer.from_pretrained(start).save_pretrained(tmp_path / "again")
     exported = export_encoder(tmp_path / "again", tmp_path / "exported")
@@ -101,7 +106,7 @@ def test_a_model_that_is_exported_untrained_encodes_bit_for_bit_as_before(
 
 def test_a_checkpoint_opens_in_sentence_transformers_as_its_start(bert_folder, tmp_path):
     start = save_published(tmp_path / "start", bert_folder, **KINDS["e5"] | {"length": 24})
-    CondenserForMaskedLM.from_encoder(str(start)).save_pretrained(tmp_path / "checkpoint")
+    masked_lm_from_encoder(str(start)).save_pretrained(tmp_path / "checkpoint")
     tokenizer = AutoTokenizer.from_pretrained(start)
     tokenizer.model_max_length = 64  # which the modules limit further
     tokenizer.save_pretrained(tmp_path / "checkpoint")
@@ -116,7 +121,7 @@ def test_an_export_as_a_start_keeps_all_of_its_contract(bert_run, tmp_path):
     fields = {"similarity": "euclidean", "title_separator": " : ", "passage_prompt": "a "}
     contract = EncodingContract(8, 24, "mean", **fields)
     start = export_encoder(bert_run, tmp_path / "start", contract=contract)
-    CondenserForMaskedLM.from_encoder(str(start)).save_encoder(tmp_path / "out")
+    masked_lm_from_encoder(str(start)).save_encoder(tmp_path / "out")
     assert EncodingContract.load(tmp_path / "out") == contract
     modules = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert kinds_of(modules) == [Transformer, Pooling]
@@ -138,7 +143,7 @@ def test_a_stated_pooling_replaces_that_of_the_start_and_cls_is_the_default(
             assert open_model(recipe).config.pooling == expected
     assert f"{start}: mean pooling, cosine similarity, normalised" in caplog.text
     assert f"{bert_folder} states no pooling" in caplog.text
-    CondenserForPreTraining.from_encoder(str(start)).save_pretrained(tmp_path / "checkpoint")
+    condenser_from_encoder(str(start)).save_pretrained(tmp_path / "checkpoint")
     checkpoint = str(tmp_path / "checkpoint")
     with pytest.raises(ValueError, match="pooling: cls, but the checkpoint .* has mean"):
         open_model(PretrainingRecipe(checkpoint, "", pooling="cls"))
@@ -207,7 +212,7 @@ def test_prompts_of_the_start_stand_before_what_is_trained(
 
 def test_readiness_encodes_a_checkpoint_as_its_export_does(bert_folder, tmp_path):
     start = save_published(tmp_path / "start", bert_folder, **KINDS["e5"])
-    model = CondenserForPreTraining.from_encoder(str(start)).eval()
+    model = condenser_from_encoder(str(start)).eval()
     subject = Subject.of_model(model, AutoTokenizer.from_pretrained(start), max_length=64)
     retriever = Retriever(model.save_encoder(tmp_path / "out"))
     for name in ("encode_queries", "encode_passages"):
@@ -275,11 +280,11 @@ def test_what_cannot_be_kept_is_refused_by_name_before_anything_is_written(
 def test_a_stated_pooling_replaces_another_mode_but_no_module(bert_folder, tmp_path):
     poolings = [Pooling(32, pooling_mode="max")]
     start = save_modules(tmp_path / "start", bert_folder, lambda _: poolings)
-    assert CondenserForMaskedLM.from_encoder(str(start), pooling="mean").config.pooling == "mean"
+    assert masked_lm_from_encoder(str(start), pooling="mean").config.pooling == "mean"
     shutil.rmtree(start)
     save_modules(start, bert_folder, lambda size: [*poolings, Dense(size, 8)])
     with pytest.raises(ValueError, match="modules Transformer, Pooling, Dense"):
-        CondenserForMaskedLM.from_encoder(str(start), pooling="mean")
+        masked_lm_from_encoder(str(start), pooling="mean")
 
 
 @pytest.mark.parametrize("objective", ["ict", "cocondenser"])
@@ -295,7 +300,7 @@ def test_a_published_model_without_an_lm_head_is_trained_by_the_contrast_only(
         assert not entry.keys() & {"bow_loss", "head_loss", "late_loss", "swap_cost"}
     after = CondenserForMaskedLM.from_pretrained(model)
     assert after.config.lm_head_is_new
-    before = CondenserForMaskedLM.from_encoder(str(start)).condenser.state_dict()
+    before = masked_lm_from_encoder(str(start)).condenser.state_dict()
     changed = [not after.condenser.state_dict()[name].equal(before[name]) for name in before]
     assert sum(changed) > 0.8 * len(changed)
     # Plain MLM trains the head, which later contrasts then use.

@@ -16,11 +16,11 @@ from transformers import TrainerCallback, TrainingArguments, set_seed
 from modeling_condenser import (
     CondenserConfig,
     CondenserDataCollator,
-    CondenserForMaskedLM,
     CondenserForPreTraining,
     CondenserTrainer,
     CondenserTrainingArguments,
     condenser_from_encoder,
+    masked_lm_from_encoder,
 )
 from modeling_condenser.packing import is_packing
 from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
@@ -252,7 +252,7 @@ def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(trainer_of_text, tmp_
 
 def test_an_objective_or_a_model_that_does_not_fit_is_refused(tmp_path, bert_folder):
     data = [{"text": "The river left."}]
-    plain = CondenserForMaskedLM.from_encoder(str(bert_folder))
+    plain = masked_lm_from_encoder(str(bert_folder))
     with pytest.raises(ValueError, match="a CondenserForPreTraining, but .*MaskedLM"):
         CondenserTrainer(plain, arguments(tmp_path), train_dataset=data)
     with pytest.raises(ValueError, match="'ict' needs a ContrastiveTrainer .* a CondenserTrainer"):

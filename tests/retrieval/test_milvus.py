@@ -9,7 +9,7 @@ from benchmarks.harness import write_embeddings
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.dense import SearchSettings, search_embeddings
 from modeling_condenser.retrieval.milvus import connect, store_in_milvus
 

@@ -1,7 +1,5 @@
 """Run folders: claimed for one recipe, filled completely or not at all; their checkpoints."""
 
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -9,13 +7,12 @@ from modeling_condenser.runs.run_folder import (
     RECIPE_FILE,
     RunIdentity,
     claim_run_folder,
-    drop_old_checkpoints,
     fingerprints_of,
     last_whole_checkpoint,
     seal_checkpoint,
     whole_folder,
 )
-from tests.hub.loopback_hub import contents
+from tests.publishing.loopback_hub import contents
 
 SETTINGS = {"encoder": "bert", "learning_rate": 1e-5, "save_steps": 100, "output_dir": "runs/a"}
 SETTINGS["corpus"] = [{"path": "a.txt", "join_rows": 2}]
@@ -75,27 +72,6 @@ def test_a_folder_is_replaced_when_it_is_complete(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
-def test_the_old_folder_is_back_when_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/weights").write_text("old")
-    rename = Path.replace
-
-    def fail(path: Path, target: Path) -> Path:
-        if path.name == ".model.partial":
-            raise OSError("No space left")
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="No space left"), whole_folder(tmp_path / "model"):
-        pass
-    assert contents(tmp_path) == {"model/weights": b"old"}
-    monkeypatch.undo()
-    (tmp_path / "model").rename(tmp_path / ".model.replaced")  # as if killed between the renames
-    with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "model"):
-        raise KeyboardInterrupt
-    assert contents(tmp_path) == {"model/weights": b"old"}
-
-
 def make_checkpoint(run_folder, step, *, sealed=True):
     folder = run_folder / f"checkpoint-{step}"
     folder.mkdir()
@@ -112,16 +88,3 @@ def test_the_newest_complete_checkpoint_is_chosen_by_number(tmp_path, caplog):
     (tmp_path / "checkpoint-final").mkdir()
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
     assert "checkpoint-200 is incomplete" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("keep", "best", "left"),
-    [(2, None, [30, 100, 200]), (None, None, [9, 20, 30, 100, 200]), (1, 9, [9, 100, 200])],
-)
-def test_the_newest_the_best_and_incomplete_ones_are_kept(keep, best, left, tmp_path):
-    for step in (100, 9, 30, 20):
-        make_checkpoint(tmp_path, step)
-    make_checkpoint(tmp_path, 200, sealed=False)
-    best_folder = None if best is None else f"{tmp_path}/../{tmp_path.name}/checkpoint-{best}"
-    drop_old_checkpoints(tmp_path, keep=keep, best=best_folder)
-    assert sorted(int(folder.name.split("-")[1]) for folder in tmp_path.iterdir()) == left

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
-from tests.hub.making import write_collection
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.publishing.export import export_encoder
+from tests.publishing.making import write_collection
 
 UNSAFE = '<img src="/stolen" onerror="document.title=1"> <script>document.title=2</script>'
 

@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoTokenizer
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.space.onnx_export import write_encoder
 from tests.backbones.encoders import BACKBONES
-from tests.hub.making import plain_vectors
+from tests.publishing.making import plain_vectors
 
 TEXTS = ["glacier", "The old museum near Oslo repairs the engine.", "one two three " * 9]
 

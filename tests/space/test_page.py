@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
 from modeling_condenser.space.npm_files import fetch_npm_files
 from modeling_condenser.space.space import write_space

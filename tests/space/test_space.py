@@ -13,7 +13,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.space import space
 from modeling_condenser.space.space import write_space
-from tests.hub.loopback_hub import contents
+from tests.publishing.loopback_hub import contents
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def test_a_page_is_pushed_as_a_static_space_in_one_commit(
     assert re.search(f"files\npushed: http.*/commit/{report.commit.oid}\n$", printed)
     assert f"{len(sent['index.html']):,} bytes  index.html\n" in printed
 
-    (report.folder / "README.md").write_text("see /home/me/notes")
-    with pytest.raises(ValueError, match=r"(?s)nothing was sent:.*README.md, line 1: a local path"):
+    (report.folder / "README.md").write_text("see https://me:pass@example.org")
+    with pytest.raises(ValueError, match=r"(?s)nothing was sent:.*README.md: an access token"):
         write(push="owner/search", title="Museums")
     assert len(repository.commits()) == 2
 

@@ -15,7 +15,7 @@ from hub_scripts.main import main
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding import encode as encoding_stage
 from modeling_condenser.evaluation.measures import evaluate_run
-from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.retrieval.fusion import choose_fusion
 from modeling_condenser.retrieval.runs import read_run

@@ -6,14 +6,13 @@ reproduced, so every consumer of an export reads these choices from one file.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.whole_files import write_json
 
-CONTRACT_FILE = "encoding_contract.json"
+CONTRACT_FILE = "encoding_contract.json"  # also written by `encoder_parts.py`
 UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 
 Pooling = Literal["cls", "mean", "max"]
@@ -48,13 +47,9 @@ class EncodingContract:
     @classmethod
     def of_checkpoint(cls, config: Any, *, longest: int) -> "EncodingContract":
         """The contract that the config of a checkpoint states; `longest` is the default length."""
-        names = cls.__dataclass_fields__
-        stated = {name: value for name, value in config.encoding.items() if name in names}
-        lengths = {"query_max_length": longest, "passage_max_length": longest}
-        return cls(**{**lengths, **stated, "pooling": config.pooling})
+        from modeling_condenser.encoder_parts import contract_of  # imports torch
 
-    def save(self, folder: Path) -> None:
-        write_json(folder / CONTRACT_FILE, asdict(self))
+        return cls(**contract_of(config, longest=longest))
 
     @classmethod
     def load(cls, folder: Path) -> "EncodingContract":

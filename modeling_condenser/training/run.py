@@ -2,25 +2,22 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainingArguments, set_seed
-from transformers.integrations import get_reporting_integration_callbacks
+from transformers import set_seed
 from transformers.trainer_callback import ProgressCallback
 
-from .recipe import fill
-from .run_folder import (
+from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.run_folder import (
     LOG_FILE,
     MODEL_FOLDER,
     RunIdentity,
     check_run_folder,
     claim_run_folder,
     record_run,
-    whole_folder,
 )
-from .whole_files import write_json
+from modeling_condenser.runs.whole_files import write_json
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +43,7 @@ def run_training(
 
     Args:
         settings: fields of both classes.
-        make_trainer: makes a `WholeTrainer` of the recipe and the arguments, after the seed is set.
+        make_trainer: makes a `ResumableTrainer` of recipe and arguments, after the seed is set.
         recipe_class: the recipe's dataclass.
         arguments_class: `TrainingArguments` or a subclass.
         **defaults: values of settings that are not given.
@@ -62,8 +59,6 @@ def run_training(
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
     recipe, arguments = fill({**defaults, **settings}, recipe_class, arguments_class)
-    _check_trackers(arguments.report_to or [])
-    check_precision(arguments)
     run_folder = Path(arguments.output_dir)
     model_folder = run_folder / MODEL_FOLDER
     check_run_folder(run_folder, RunIdentity(settings))
@@ -80,33 +75,11 @@ def run_training(
     if trainer.pop_callback(ProgressCallback):
         trainer.add_callback(LossBar)
     trainer.train(arguments.resume_from_checkpoint)
-    is_first = trainer.is_world_process_zero()
-    if is_first:
+    if trainer.is_world_process_zero():
         write_json(run_folder / LOG_FILE, trainer.state.log_history)
         record_run(run_folder, trainer.run_facts())
-    # In all processes, because each may hold a part of the model.
-    with whole_folder(model_folder) if is_first else nullcontext(model_folder) as folder:
-        trainer.write_repository(folder, None)
-    trainer.accelerator.wait_for_everyone()
     if arguments.push_to_hub:
         trainer.push_to_hub()
+    else:
+        trainer.write_model()
     return model_folder
-
-
-def _check_trackers(names: list[str]) -> None:
-    """Raise a ValueError for a tracker that cannot be used, before data are prepared."""
-    for name in names:
-        try:
-            for make_callback in get_reporting_integration_callbacks(name):
-                make_callback()
-        except (RuntimeError, ImportError) as error:
-            raise ValueError(f"report_to names {name}, which cannot be used: {error}") from error
-
-
-def check_precision(arguments: TrainingArguments) -> None:
-    """Raise a ValueError for `fp16` on a CPU, which the Trainer would ignore."""
-    if arguments.fp16 and arguments.device.type == "cpu":
-        raise ValueError(
-            "fp16 is set, but this training runs on a CPU, where it would be float32: set bf16 "
-            "instead, or leave it out."
-        )

@@ -10,32 +10,27 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from huggingface_hub import CommitInfo, HfApi, get_token, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+from huggingface_hub import CommitInfo, HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import validate_repo_id
 
+from modeling_condenser.model_files.contract import CONTRACT_FILE
+from modeling_condenser.model_files.model_folder import CONFIG_FILE, find_weights, read_json
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, TRAINING_STATE
 
 from .card import CARD_FILE, read_card, read_contract, write_card
-from .contract import CONTRACT_FILE
-from .model_folder import CONFIG_FILE, find_weights, read_json
-from .provenance import PROVENANCE_FILE, SECRETS, read_pretraining, write_provenance
+from .provenance import SECRET
 
-# The base error of the HTTP library, which differs between versions of the client.
+# The base error of the HTTP library.
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
-# Weights of an earlier commit that would be loaded beside the new ones.
-STALE_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*")
+# Weights of an earlier commit that would be loaded beside the new ones, and the training's state.
+STALE = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*", *TRAINING_STATE)
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
 _PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())
 # A pickle begins with its protocol; an archive of torch names its pickle among the first bytes.
 _PICKLE_START = re.compile(rb"\x80[\x02-\x05]|PK(?s:.*)\.pkl")
-_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
-_LOCAL_PATH = (
-    r"(?<![\w./:-])/(?:home|Users|root|mnt|tmp|var|scratch|workspace|data|srv|media|opt|private)"
-    r"/[\w.-]+(?:/[\w.-]+)*|(?<![\w./:-])/root\b|\b[A-Za-z]:\\{1,2}Users\\{1,2}[\w.-]+|\bfile:///\S+"
-)
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ def push(
 ) -> PushReport:
     """Publish an encoder, a retriever or a pre-training checkpoint on the Hub, in one commit.
 
-    Checked first: there are no pickles, secrets or local paths, the card names a license, and the
+    Checked first: there are no pickles and access tokens, the card names a license, and the
     repository opens in a process without this package. The state of a training is left out. The
     folder itself is not changed.
 
@@ -79,10 +74,10 @@ def push(
         private: whether a new repository is private.
         revision: branch, which is created if it does not exist; by default main.
         create_pr: open a pull request instead of committing to the branch.
-        license: such as "apache-2.0"; by default that of the card, or of the card on the Hub.
+        license: such as "apache-2.0"; by default that of the card.
         message: of the commit.
         token: by default HF_TOKEN, or the token of `hf auth login`.
-        dry_run: check, and show the card and the files; send nothing.
+        dry_run: check, and show the card and the files, without the network.
 
     Raises:
         FileNotFoundError: there is no such folder, or no model in it.
@@ -96,25 +91,26 @@ def push(
             f"There is no model in {folder}: expected a folder with {CONFIG_FILE}, or a run with "
             f"{MODEL_FOLDER}/ or checkpoint-N/."
         )
-    read_contract(source)
-    own_license = license or read_card(source / CARD_FILE)[0].get("license")
+    read_contract(source), read_card(source / CARD_FILE)  # whose errors name the folder itself
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, name.rpartition("/")[2])
         without = shutil.ignore_patterns(*_IGNORED, *TRAINING_STATE)
         shutil.copytree(source.resolve(), staging, ignore=without, copy_function=os.symlink)
-        if not (staging / PROVENANCE_FILE).is_file():
-            write_provenance(staging, read_pretraining(source.parent))
-        card = staging / CARD_FILE
-        stated = {"license": license} if license else {}
-        if not own_license:
-            stated = _read_published_license(name, revision, token)
-        write_card(staging, name=name, metadata=stated)
+        write_card(staging, name=name, metadata={"license": license} if license else {})
         check_publishable(staging)
-        where: Any = {"revision": revision, "private": private, "create_pr": create_pr}
         commit = None
         if not dry_run:
-            commit = commit_folder(staging, name, message=message, token=token, **where)
-        return PushReport(source, measure_files(staging), card.read_text("utf-8"), commit)
+            commit = commit_folder(
+                staging,
+                name,
+                message=message,
+                revision=revision,
+                private=private,
+                create_pr=create_pr,
+                token=token,
+            )
+        card = (staging / CARD_FILE).read_text("utf-8")
+        return PushReport(source, measure_files(staging), card, commit)
 
 
 def check_name(name: str) -> None:
@@ -166,14 +162,15 @@ def commit_folder(
     private: bool | None = None,
     create_pr: bool = False,
     token: str | None = None,
-    stale: Sequence[str] = STALE_WEIGHTS,
+    stale: Sequence[str] = STALE,
+    without: Sequence[str] = (),
     kind: Literal["model", "space"] = "model",
 ) -> CommitInfo:
     """Upload a folder in one atomic commit; create the repository and the branch if needed.
 
-    Links are followed. Files of the repository that match `stale` and are not in the folder are
-    deleted. A new Space is static. Without a change there is no commit. The other arguments and
-    errors are those of `push`.
+    Links are followed, and files that match `without` are left out. Files of the repository that
+    match `stale` and are not uploaded are deleted. A new Space is static. Without a change there is
+    no commit. The other arguments and errors are those of `push`.
     """
     api = HfApi(token=token)
     try:
@@ -194,25 +191,19 @@ def commit_folder(
             revision=revision,
             create_pr=create_pr,
             delete_patterns=list(stale),
+            ignore_patterns=list(without),
         )
     except _HTTP_ERROR as error:
-        is_unknown = isinstance(error, HfHubHTTPError) and error.response.status_code == 401
-        hint = " Log in with `hf auth login`, or set HF_TOKEN." if is_unknown else ""
-        raise OSError(f"Cannot push to {name}: {error}{hint}") from error
+        raise OSError(f"Cannot push to {name}: {error}") from error
 
 
 def find_refusals(folder: Path, *, unchecked: tuple[str, ...] = ()) -> list[str]:
-    """Find pickles, and secrets and local paths in text files outside of `unchecked`.
+    """Find pickles, and access tokens in text files outside of `unchecked`.
 
     Returns:
-        Path, line and reason of each, with only the first characters of secrets.
+        Path and reason of each.
     """
-    # A short path such as /data may be on any machine.
-    own = [re.escape(str(f)) for f in (Path.home(), Path.cwd()) if len(f.parts) > 2]
-    patterns = {**SECRETS, "a local path": "|".join([_LOCAL_PATH, *own])}
-    if token := get_token():
-        patterns["the token that is logged in"] = re.escape(token)
-    found = []
+    token, found = get_token(), []
     for path, file in _list_files(folder).items():
         if path.startswith(unchecked):
             continue
@@ -220,27 +211,21 @@ def find_refusals(folder: Path, *, unchecked: tuple[str, ...] = ()) -> list[str]
             start = stream.read(4096)
         if file.suffix in _PICKLES or _PICKLE_START.match(start):
             found.append(f"{path}: a pickle, which can execute code: save it as safetensors")
-            continue
-        if b"\0" in start or file.name in _VOCABULARIES:
-            continue
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        for number, line in enumerate(lines, start=1):
-            for what, pattern in patterns.items():
-                if match := re.search(pattern, line):
-                    shown = match[0] if what == "a local path" else f"{match[0][:4]}…"
-                    found.append(f"{path}, line {number}: {what} ({shown})")
+        elif b"\0" not in start:
+            text = file.read_text(encoding="utf-8", errors="replace")
+            if SECRET.search(text) or (token and token in text):
+                found.append(f"{path}: an access token or password: remove it")
     return found
 
 
 def _find_foreign_code(folder: Path) -> list[str]:
     """Code of a checkpoint that is not this package's, which opening it would execute."""
-    package = Path(__file__).parents[1]
+    own = {file.name: file.read_bytes() for file in Path(__file__).parents[1].glob("*.py")}
     found = [
         f"{path}: not the code of this version, which opening the checkpoint would execute: open "
         "and save it with this package"
         for path, file in _list_files(folder).items()
-        if file.suffix == ".py"
-        and not ((own := package / path).is_file() and own.read_bytes() == file.read_bytes())
+        if file.suffix == ".py" and own.get(path) != file.read_bytes()
     ]
     for name in (CONFIG_FILE, "tokenizer_config.json"):
         if "--" in json.dumps(read_json(folder / name, {}).get("auto_map", "")):
@@ -261,13 +246,3 @@ def find_opening_error(folder: Path) -> str | None:
             env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": scratch},
         )
     return process.stdout or process.stderr[-2000:] if process.returncode else None
-
-
-def _read_published_license(name: str, revision: str | None, token: str | None) -> dict[str, str]:
-    """The entries on the license of the card on the Hub, if there is one."""
-    try:
-        card = hf_hub_download(name, CARD_FILE, revision=revision, token=token)
-    except (HfHubHTTPError, EntryNotFoundError):  # there is no such repository yet, or no card
-        return {}
-    metadata, _ = read_card(Path(card))
-    return {key: value for key, value in metadata.items() if key.startswith("license")}

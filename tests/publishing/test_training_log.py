@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from matplotlib.figure import Figure
 
-from modeling_condenser.hub import training_log
+from modeling_condenser.publishing import training_log
 
 
 def make_log(**measures: list[float]) -> list[dict[str, float]]:
@@ -75,12 +75,6 @@ def test_a_logs_readiness_is_kept_apart_from_its_losses():
     assert list(training_log.titled_measures(found).values()) == [
         *("swap cost", "CLS attention entropy, mean over layers", "R@5 after fine-tuning")
     ]
-
-
-def test_layers_are_sorted_by_number():
-    layers = {f"entropy_layer_{k}": float(k) for k in (10, 2, 1, 11, 3)}
-    found = training_log.layer_entropies(entry(0, entropy=9.0, **layers))
-    assert found == [1.0, 2.0, 3.0, 10.0, 11.0]
 
 
 def test_a_long_log_keeps_200_entries_with_first_and_last():

@@ -19,28 +19,23 @@ from typing import Any
 
 import yaml
 
+from modeling_condenser.model_files.model_folder import (
+    STARTER,
+    STARTER_FOLDER,
+    STARTER_TITLE,
+    read_json,
+)
 from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE, describe_machine
 from modeling_condenser.runs.whole_files import checksum_file, whole_file, write_json
 
-from .model_folder import STARTER, STARTER_FOLDER, STARTER_TITLE, read_json
 from .training_log import readiness_entries, thin_log
 
 PROVENANCE_FILE = "provenance.json"
 RESULTS_FILE, RUNS_FOLDER = "evaluation_results.json", "evaluation"
 PRETRAINING, FINETUNING, ADAPTATION = "Pre-training", "Fine-tuning", "Adaptation"
 
-SECRETS = {
-    "a Hugging Face token": r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}",
-    "an AWS key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
-    "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{40,})",
-    "an API key": r"\bsk-(?:[a-z]+-)*[A-Za-z0-9_-]{32,}",
-    "a private key": r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----",
-    "a login in an address": r"(?<=://)[^\s/:@\"']+:[^\s/@\"']{3,}@",
-    "a password or key": (
-        r"(?i)(?:\b|_)(?:api[_-]?key|secret(?:[_-]?key)?|passw(?:or)?d|"
-        r"(?:access|auth|hub|hf)[_-]token)[\"']?\s*[:=]\s*[\"']?[A-Za-z0-9+/_.=-]{12,}"
-    ),
-}
+# A token of the Hub, or the login in an address.
+SECRET = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}|(?<=://)[^\s/:@\"']+:[^\s/@\"']{3,}@")
 # Names of settings that are secrets, or folders of this machine.
 _LEFT_OUT = re.compile(
     r"(^|_)(token|password|passwd|secret|api_?key|credentials?)$|^(output|logging)_dir$", re.I
@@ -73,37 +68,21 @@ def read_stage(run_folder: Path, name: str) -> Stage | None:
     """The stage of a run folder; None if it is not a run folder."""
     if not (run_folder / RECIPE_FILE).is_file():
         return None
+    recipe = yaml.safe_load((run_folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
     run, log = read_json(run_folder / RUN_FILE, {}), read_json(run_folder / LOG_FILE, [])
-    recipe = publishable(_read_recipe(run_folder))
-    return Stage(name, recipe, publishable(run), thin_log(log), readiness_entries(log))
-
-
-def read_pretraining(run_folder: Path) -> list[Stage]:
-    """The local pre-training runs that led to a run, with the run itself last."""
-    stage = read_stage(run_folder, PRETRAINING)
-    if stage is None:
-        return []
-    return [*read_start(_read_recipe(run_folder).get("encoder", "")), stage]
+    record = publishable(recipe), publishable(run)
+    return Stage(name, *record, thin_log(log), readiness_entries(log))
 
 
 def read_start(name: str) -> list[Stage]:
     """The stages of the encoder that a training starts from; none if it is not a local one."""
     encoder = STARTER_FOLDER if name == STARTER else Path(name)
-    return read_stages(encoder) if name and encoder.is_dir() else []
-
-
-def read_stages(model: Path) -> list[Stage]:
-    """The stages that made a checkpoint, as recorded beside it or in its run folder."""
-    return read_provenance(model) or read_pretraining(model.resolve().parent)
+    return read_provenance(encoder) if name and encoder.is_dir() else []
 
 
 def trained_similarity(stages: Sequence[Stage]) -> Any:
     """The similarity that the recipe of the last stage states; None if it states none."""
     return stages[-1].recipe.get("similarity") if stages else None
-
-
-def _read_recipe(run_folder: Path) -> dict[str, Any]:
-    return yaml.safe_load((run_folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
 
 
 def drop_starter(stages: Sequence[Stage]) -> Sequence[Stage]:
@@ -151,9 +130,7 @@ def _publishable(value: Any, name: str) -> Any:
         return [_publishable(item, name) for item in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = str(value)
-    for pattern in SECRETS.values():
-        text = re.sub(pattern, "…", text)
+    text = SECRET.sub("…", str(value))
     if name in _TEXTS:
         return text
     if name in ("encoder", "tokenizer") and text in (STARTER, str(STARTER_FOLDER)):

@@ -1,19 +1,16 @@
 """Training that pushes: whole repositories after each push, and training that goes on elsewhere."""
 
 import json
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from transformers import TrainingArguments
+from huggingface_hub import snapshot_download
 
 from modeling_condenser import CondenserTrainingArguments, condenser_from_encoder
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
-from tests.hub.loopback_hub import contents
-from tests.hub.making import run_isolated
 from tests.pretraining.short_runs import SETTINGS
+from tests.publishing.loopback_hub import contents
+from tests.publishing.making import run_isolated
 
 pytestmark = pytest.mark.slow
 
@@ -68,37 +65,28 @@ print(json.dumps(sums))
     assert last == (folder / "model.safetensors").read_bytes()
     stage = json.loads(commits[0].tree["provenance.json"])[-1]
     assert (stage["run"]["steps"], len(stage["log"])) == (2, 2)
-    assert not list(folder.parent.glob(".push-*"))
 
 
 def test_training_goes_on_from_the_hub_after_a_push_that_failed(
     loopback_hub, train, tmp_path, caplog
 ):
     loopback_hub.fails_next_commit = True
-    folder = train("first", **PUSHING, hub_strategy="checkpoint", max_steps=4)
+    train("first", **PUSHING, hub_strategy="checkpoint", max_steps=4)
     assert "Cannot push to owner/run" in caplog.text and "the training continues" in caplog.text
     assert pushed(loopback_hub)[0].title == "Training in progress, step 4"
     files = loopback_hub.repo(NAME).files()
-    assert {"last-checkpoint/optimizer.pt", "last-checkpoint/trainer_state.json"} <= files.keys()
-    assert not [n for n in files if n.endswith("training_args.bin")]
+    assert not files.keys() & {"optimizer.pt", "training_args.bin"}  # of the end of the training
+    revision = pushed(loopback_hub)[0].sha
+    assert pushed(loopback_hub)[0].tree.keys() >= {"optimizer.pt", "trainer_state.json"}
 
-    train("second", resume_from_checkpoint=NAME)
+    folder = snapshot_download(NAME, revision=revision)
+    train("second", resume_from_checkpoint=folder)
     state = json.loads((tmp_path / "second" / "checkpoint-6" / "trainer_state.json").read_text())
     steps = [entry["step"] for entry in state["log_history"] if "loss" in entry]
     assert steps == [1, 2, 3, 4, 5, 6]
     train("whole")
     weights = [tmp_path / run / "model" / "model.safetensors" for run in ("second", "whole")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-
-    # A local checkpoint that is as new is preferred.
-    local = tmp_path / "first" / "checkpoint-4"
-    local.with_name("checkpoint-9").mkdir()  # incomplete
-    trainer: Any = SimpleNamespace(args=TrainingArguments(str(tmp_path / "first")))
-    assert WholeTrainer.find_resume(trainer, NAME) == str(local)
-    assert WholeTrainer.find_resume(trainer, False) is None
-    loopback_hub.put(folder, "owner/other")
-    with pytest.raises(FileNotFoundError, match="owner/other has no complete last-checkpoint/"):
-        WholeTrainer.find_resume(trainer, "owner/other")
 
 
 def test_a_retriever_is_pushed_as_a_plain_encoder(loopback_hub, exported, collection, tmp_path):

@@ -12,8 +12,8 @@ import torch
 from transformers import AutoTokenizer
 
 from modeling_condenser import condenser_from_encoder
-from modeling_condenser.hub.card import write_card
-from modeling_condenser.hub.provenance import read_pretraining, write_provenance
+from modeling_condenser.publishing.card import write_card
+from modeling_condenser.publishing.provenance import PRETRAINING, read_stage, write_provenance
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
     RunIdentity,
@@ -54,7 +54,9 @@ def make_run(encoder: Path, folder: Path) -> Path:
     record_run(folder, {"objective": "condenser", "seed": 7, "steps": 11})
     model.save_pretrained(folder / MODEL_FOLDER)
     AutoTokenizer.from_pretrained(encoder).save_pretrained(folder / MODEL_FOLDER)
-    write_provenance(folder / MODEL_FOLDER, read_pretraining(folder))
+    stage = read_stage(folder, PRETRAINING)
+    assert stage
+    write_provenance(folder / MODEL_FOLDER, [stage])
     write_card(folder / MODEL_FOLDER)
     return folder
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.hub.push import check_publishable
 from modeling_condenser.pretraining.warm_start import condenser_from_encoder
+from modeling_condenser.publishing.push import check_publishable
 from tests.encoding.making import change_json
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +29,8 @@ sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from modeling_condenser import CondenserForPreTraining, Retriever, condenser_from_encoder
 from modeling_condenser.analysis.readiness import Subject
-from modeling_condenser.hub import evaluate_retrieval
-from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.publishing import evaluate_retrieval
+from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.systems import parse_system
 
 openers = {
@@ -185,13 +185,3 @@ def test_a_checkpoint_with_other_code_is_not_opened_by_a_push(bert_run, tmp_path
     with pytest.raises(ValueError, match="(?s)evil.py: not the code of .*losses.py: not.*auto_map"):
         check_publishable(folder)
     assert not marker.exists()
-
-
-def test_the_code_of_these_folders_would_write_the_marker(tmp_path):
-    marker = tmp_path / "MARKER"
-    for run in (
-        lambda: pickle.loads(pickle.dumps(Payload(marker))),
-        lambda: exec(CODE.format(marker=str(marker))),
-    ):
-        run()
-        marker.unlink()

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from modeling_condenser import hub
+from modeling_condenser import publishing
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
 
 pytestmark = pytest.mark.slow  # importing `evaluate` takes seconds
 
-FOLDER = Path(hub.__file__).parent / "retrieval_measures"
+FOLDER = Path(publishing.__file__).parent / "retrieval_measures"
 MEASURES = [
     *("MRR", "MRR@10", "nDCG", "nDCG@10", "R@20", "MAP", "MAP@10", "R-Prec", "P@5", "Success@5"),
     *("MRR(rel=2)@10", "MAP(rel=2)", "R(rel=2)@1000", "R-Prec(rel=1)"),

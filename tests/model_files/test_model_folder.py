@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.hub import model_folder
-from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.model_folder import fetch, find_model_folder
-from modeling_condenser.hub.provenance import read_provenance
-from tests.hub.loopback_hub import contents
+from modeling_condenser.model_files import model_folder
+from modeling_condenser.model_files.model_folder import fetch, find_model_folder
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.publishing.provenance import read_provenance
+from tests.publishing.loopback_hub import contents
 
 NAME = "owner/encoder"
 FILES = {
@@ -49,12 +49,6 @@ def test_a_model_is_downloaded_without_other_formats_and_old_weights(loopback_hu
     (tmp_path / "x" / "model.safetensors").unlink()
     put(loopback_hub, tmp_path / "x", {})
     assert contents(find_model_folder(NAME)).keys() == {*needed, "pytorch_model.bin"}
-
-
-def test_a_name_of_the_hub_without_an_owner_is_a_model_too(loopback_hub, tmp_path):
-    put(loopback_hub, tmp_path / "x", FILES)
-    loopback_hub.put(tmp_path / "x", "owner/bert-base-uncased")
-    assert (find_model_folder("bert-base-uncased") / "config.json").read_text() == "{}"
 
 
 def test_the_bundled_encoder_is_found_by_its_name(tmp_path, monkeypatch):

@@ -12,15 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from modeling_condenser.collection.load import load_collection
-from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.provenance import RESULTS_FILE
+from modeling_condenser.publishing.provenance import RESULTS_FILE
 from modeling_condenser.retrieval.runs import read_run
-from tests.hub.making import declare_tables, run_isolated, write_collection
+from tests.publishing.making import declare_tables, run_isolated, write_collection
 
 RUN = """
 import runpy
@@ -95,20 +90,6 @@ def test_run_and_measures_are_those_of_the_package(exported, texts, tmp_path, st
         assert [-cost for cost in costs] == pytest.approx([*expected.values()], rel=1e-6)
         found = [passage for passage in ranking if passage in copies]
         assert found == sorted(copies)[: len(found)]
-
-
-def test_a_euclidean_contract_ranks_by_distance(bert_run, collection, tmp_path, start):
-    contract = EncodingContract(8, 24, similarity="euclidean", pooling="mean")
-    folder = export_encoder(bert_run, tmp_path / "encoder", contract=contract)
-    status, [found] = start(folder, collection)
-    retriever, read = Retriever(folder), load_collection(collection)
-    queries = retriever.encode_queries(list(read.queries.values())).astype(np.float64)
-    passages = retriever.encode_passages(read.passages).astype(np.float64)
-    scores = -np.linalg.norm(queries[:, None] - passages, axis=2)  # (Q, P)
-    ids = read.passages["_id"][:]
-    rows = (dict(zip(ids, row, strict=True)) for row in scores.tolist())
-    expected = evaluate_run(read.qrels, dict(zip(read.queries, rows, strict=True)))
-    assert status == 0 and found == pytest.approx(expected.means, abs=1e-4)
 
 
 @pytest.mark.slow

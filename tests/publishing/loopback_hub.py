@@ -21,7 +21,6 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 _KIND = r"(?:(models|datasets|spaces)/)?"
-_OLD_NAME = "bert-base-uncased"  # without an owner: the Hub redirects to the present name
 _PATH = rf"/(?:api/)?{_KIND}([^/]+/[^/]+)(?:/([a-z]+))?(?:/([^/]+))?(?:/(.+))?"
 
 
@@ -97,9 +96,6 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer({"errors": [], "warnings": []})
         if address.path == "/api/repos/create":
             return self._create(json.loads(body))
-        if _OLD_NAME in address.path and f"owner/{_OLD_NAME}" not in address.path:
-            moved = address.path.replace(_OLD_NAME, f"owner/{_OLD_NAME}")
-            return self._answer({}, 307, Location=moved)
         found = re.fullmatch(_PATH, address.path)
         assert found, address.path
         kind, name, action, revision, path = map(unquote, found.groups(""))

@@ -1,1 +1,0 @@
-"""Fetch models from the Hub, and push to it."""

@@ -1,0 +1,125 @@
+"""Export the backbone of a pre-training checkpoint as a plain encoder's repository.
+
+An export has no remote code: it opens with transformers and with sentence-transformers 6 or later.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from modeling_condenser.encoder_parts import write_encoder
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.model_files.model_folder import (
+    find_model_folder,
+    is_checkpoint,
+    quiet_loading,
+)
+from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
+from modeling_condenser.runs.run_folder import whole_folder
+
+from .card import CARD_FILE, write_card
+from .provenance import (
+    RESULTS_FILE,
+    RUNS_FOLDER,
+    Stage,
+    read_provenance,
+    trained_similarity,
+    write_provenance,
+)
+
+EVALUATION_SCRIPT = "evaluate_retrieval.py"
+
+
+def export_encoder(
+    checkpoint: str | Path, out: str | Path, *, contract: EncodingContract | None = None
+) -> Path:
+    """Export the backbone of a checkpoint as a plain encoder of its own model type.
+
+    Args:
+        checkpoint: a pre-training run folder, one of its checkpoints, or the Hub name of one
+            (`owner/name@revision` pins it); code of a repository is never executed here.
+        out: folder to write, atomically; an earlier export of the same run is replaced, with the
+            results of its evaluation.
+        contract: by default that of `CondenserModel.save_encoder`.
+
+    Returns:
+        `out`: what `save_encoder` writes, with the evaluation script, provenance and card.
+
+    Raises:
+        ValueError: `out` holds something else, or the checkpoint has no or not all weights.
+    """
+    out = Path(out)
+    source = find_model_folder(checkpoint)
+    if not is_checkpoint(source):
+        raise ValueError(
+            f"{checkpoint} is not a pre-training checkpoint, so there is nothing to export: name a"
+            " run folder of `condenser pretrain`, or use a plain encoder as it is."
+        )
+    stages = read_provenance(source)
+    _check_same_run(out, stages)
+    with quiet_loading():
+        loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
+    model, info = loaded
+    refuse_incomplete(source, info["missing_keys"], set())
+    if similarity := trained_similarity(stages):  # which configs of older versions lack
+        model.config.compare_by(similarity)
+    with whole_folder(out) as partial:
+        if (out / CARD_FILE).is_file():  # a person's own text in it is kept
+            shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
+        with quiet_loading():
+            model.save_encoder(partial, contract=asdict(contract) if contract else None)
+        _add_records(partial, stages)
+        write_card(partial)
+        _refuse_other_files(out, partial)
+    return out
+
+
+def _check_same_run(out: Path, stages: Sequence[Stage]) -> None:
+    """Raise a ValueError unless a folder is new, empty or an export of the run of these stages."""
+    if not (any(out.iterdir()) if out.is_dir() else out.exists()):
+        return
+    made_by = [(stage.name, stage.recipe) for stage in stages]
+    found = [(stage.name, stage.recipe) for stage in read_provenance(out)]
+    if not (out / EVALUATION_SCRIPT).is_file() or not found or found != made_by:
+        raise ValueError(f"{out} is not empty and not an export of this run: name another folder.")
+
+
+def _refuse_other_files(out: Path, partial: Path) -> None:
+    """Raise a ValueError if replacing an export would remove files that it does not consist of."""
+    known = {file.name for file in partial.iterdir()} | {RESULTS_FILE, RUNS_FOLDER}
+    there = {file.name for file in out.iterdir()} if out.is_dir() else set()
+    if others := sorted(there - known):
+        raise ValueError(
+            f"{out} also holds {', '.join(others)}, which a new export would remove: move it, or "
+            "name another folder."
+        )
+
+
+def write_repository(
+    folder: Path,
+    encoder: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    contract: EncodingContract,
+    stages: Sequence[Stage],
+    *,
+    with_card: bool = True,
+) -> None:
+    """Write the repository of an encoder that `stages` made into an empty folder.
+
+    The tokenizer is changed (`save_tokenizer`).
+    """
+    with quiet_loading():
+        write_encoder(folder, encoder, tokenizer, asdict(contract))
+    _add_records(folder, stages)
+    if with_card:
+        write_card(folder)
+
+
+def _add_records(folder: Path, stages: Sequence[Stage]) -> None:
+    """Add evaluation script and provenance to an encoder."""
+    shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
+    write_provenance(folder, stages)

@@ -1,0 +1,327 @@
+"""A Trainer that marks complete checkpoints, resumes from them, and pushes whole repositories.
+
+transformers' own pushes leave out code and card, and send a pickle of the arguments.
+"""
+
+import dataclasses
+import logging
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitInfo, run_as_future
+from transformers import Trainer, TrainerCallback, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from transformers.trainer_utils import (
+    PREFIX_CHECKPOINT_DIR,
+    HubStrategy,
+    TrainOutput,
+    rotate_checkpoints,
+)
+from transformers.utils import PushInProgress
+
+from modeling_condenser.publishing.card import write_card
+from modeling_condenser.publishing.provenance import Stage, publishable
+from modeling_condenser.publishing.push import commit_folder
+from modeling_condenser.publishing.training_log import readiness_entries, thin_log
+from modeling_condenser.runs.run_folder import (
+    MODEL_FOLDER,
+    RUN_FILE,
+    TRAINING_STATE,
+    RunIdentity,
+    all_checkpoints,
+    check_checkpoint,
+    check_run_folder,
+    describe_machine,
+    fingerprints_of,
+    last_whole_checkpoint,
+    read_manifest,
+    seal_checkpoint,
+    whole_folder,
+    write_settings,
+)
+
+logger = logging.getLogger(__name__)
+
+# Arguments that transformers or a trainer computes if they are not given.
+_DERIVED = (
+    "accelerator_config debug hub_token include_num_input_tokens_seen local_rank "
+    "remove_unused_columns report_to"
+).split()
+
+
+class ResumableTrainer(Trainer):
+    """Base of the trainers of this package, whose `save_model` writes a repository but its card.
+
+    `push_to_hub` and `hub_strategy` mean the same as in transformers, but every push is one commit
+    of a repository that can be loaded; with the strategy "checkpoint" ("all_checkpoints" is the
+    same) it also holds the state of the training. A failed push does not end the training.
+
+    Attributes:
+        facts: for the run's record and the model card, with fingerprints of the model and the data.
+        settings: of the recipe; None in a script, whose settings are the trainer's arguments.
+        drawn_anew: data and samplers whose `set_epoch` is called as each epoch begins.
+    """
+
+    facts: dict[str, Any]
+    settings: Mapping[str, Any] | None = None
+    drawn_anew: Sequence[Any] = ()
+    push_in_progress: Any  # which transformers annotates with None
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        # By `time.perf_counter`; the start is moved by what is not counted.
+        self._started: float = 0.0
+        self._ended: float | None = 0.0
+        self.add_callback(_SetEpoch(self))
+
+    @property
+    def identity(self) -> RunIdentity:
+        """What the run folder belongs to."""
+        settings = self.script_settings() if self.settings is None else self.settings
+        return RunIdentity(settings, fingerprints_of(self.facts))
+
+    def script_settings(self) -> dict[str, Any]:
+        """The settings of a run without a recipe: the arguments that differ from the defaults."""
+        # Read from the class, because a second instance would reset the state of accelerate.
+        usual = {field.name: field.default for field in dataclasses.fields(self.args)}
+        return {
+            name: value
+            for name, value in self.args.to_dict().items()
+            if name not in _DERIVED and value != usual.get(name) and (value or usual.get(name))
+        }
+
+    def run_facts(self) -> dict[str, Any]:
+        """Facts about data and training so far, for the run's record and the card."""
+        seconds, steps = round(self.train_seconds, 3), self.state.global_step
+        return {**self.facts, "seed": self.args.seed, "steps": steps, "train_seconds": seconds}
+
+    def describe_run(self, stage: Stage) -> Stage:
+        """A stage of this training, with the record and the log so far."""
+        log, run = self.state.log_history, {**describe_machine(), **self.run_facts()}
+        measured = readiness_entries(log)
+        return replace(stage, run=publishable(run), log=thin_log(log), readiness=measured)
+
+    def train(  # type: ignore[override]
+        self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
+    ) -> TrainOutput:
+        """Train, by default from the last complete checkpoint of `output_dir`.
+
+        It is continued if it is of the same run: with the same settings, start and data.
+
+        Args:
+            resume_from_checkpoint: True or a folder for a checkpoint of other settings, but not of
+                other data; False to start again, which removes the checkpoints in `output_dir`.
+            **kwargs: for `Trainer.train`.
+
+        Raises:
+            ValueError: the checkpoint is of another run, or there was nothing to train on.
+            FileNotFoundError: there is no complete checkpoint, but True was given.
+        """
+        with self.args.main_process_first(desc="finding the checkpoint"):
+            resume = self._enter_folder(resume_from_checkpoint)
+        first = _step(Path(resume)) if resume else None
+        before = read_manifest(Path(resume)).get("train_seconds", 0.0) if resume else 0.0
+        self._started, self._ended = time.perf_counter() - before, None
+        output = super().train(resume_from_checkpoint=resume, **kwargs)
+        self._ended = time.perf_counter()
+        if self.state.global_step == 0:
+            raise ValueError(
+                "The training ended after 0 steps, so the model was not trained: check"
+                " num_train_epochs, and that the data have at least one batch of"
+                f" {self.args.train_batch_size * self.args.world_size} (dataloader_drop_last drops"
+                " others)."
+            )
+        if self.state.global_step == first:
+            logger.warning("The run was trained to its end before: no step was trained.")
+        return output._replace(training_loss=output.metrics["train_loss"])
+
+    def _enter_folder(self, asked: str | bool | None) -> str | None:
+        """Find the checkpoint to resume from, and refuse a folder or checkpoint of another run."""
+        folder, identity = Path(str(self.args.output_dir)), self.identity
+        resume = asked if isinstance(asked, str) else None
+        if resume is None and asked is not False and (last := last_whole_checkpoint(folder)):
+            resume = str(last)
+        if resume is None and asked is True:
+            raise FileNotFoundError(f"{folder} has no complete checkpoint to resume.")
+        if self.settings is None and (folder / RUN_FILE).is_file():
+            raise ValueError(f"{folder} holds the run of a recipe: choose another output_dir.")
+        if asked is False:
+            for checkpoint in all_checkpoints(folder) if self.is_world_process_zero() else ():
+                logger.warning("Starting again: removing %s.", checkpoint)
+                shutil.rmtree(checkpoint)
+        elif resume is not None:
+            if asked is None:
+                check_run_folder(folder, identity)
+            check_checkpoint(Path(resume), identity)
+            newest, step = last_whole_checkpoint(folder), _step(Path(resume))
+            if newest and _step(newest) > step:
+                raise ValueError(
+                    f"{newest} is newer than {resume}, and a later resume would take it: choose "
+                    "another output_dir, or remove the newer checkpoints."
+                )
+            logger.warning("Resuming from %s, step %d.", resume, step)
+        if self.settings is None and self.is_world_process_zero():
+            write_settings(folder, identity.settings)
+        return resume
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of the training so far, over all sessions of a run that was resumed."""
+        return (time.perf_counter() if self._ended is None else self._ended) - self._started
+
+    def leave_out(self, seconds: float) -> None:
+        """Do not count these seconds as training, because something else took them."""
+        self._started += seconds if self._ended is None else 0.0
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """The Trainer's log; the last entry of a resumed run states the loss of all its steps."""
+        losses = [entry for entry in self.state.log_history if "loss" in entry]
+        if "train_loss" in logs and losses:
+            steps = [0, *(entry["step"] for entry in losses)]
+            sums = (e["loss"] * (e["step"] - last) for e, last in zip(losses, steps, strict=False))
+            logs["train_loss"] = sum(sums) / steps[-1]
+        super().log(logs, start_time)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Refuse a checkpoint that does not fit the model; it stores shared weights once."""
+        model: Any = self.model
+        weights, lacks = model.state_dict(), set(load_result.missing_keys)
+        loaded = {own.data_ptr() for name, own in weights.items() if name not in lacks}
+        missing = sorted(name for name in lacks if weights[name].data_ptr() not in loaded)
+        if missing or load_result.unexpected_keys:
+            raise ValueError(
+                f"The checkpoint does not fit the model: weights are missing ({missing[:3]}) or "
+                f"unknown ({load_result.unexpected_keys[:3]}). Build the model as for its run."
+            )
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
+        """As in `Trainer`, but no batches for a training that is resumed after its last step."""
+        if self.state.global_step >= self.state.max_steps:
+            return [], None
+        return super().get_batch_samples(*args, **kwargs)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save as the Trainer does; push, and drop old checkpoints, when this one is complete."""
+        args, run_folder = self.args, str(self.args.output_dir)
+        is_pushing, keep = args.push_to_hub, args.save_total_limit
+        args.push_to_hub, args.save_total_limit = False, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            args.push_to_hub, args.save_total_limit = is_pushing, keep
+        checkpoint = Path(run_folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        self.accelerator.wait_for_everyone()  # each process writes its random state
+        if args.should_save:
+            seconds = {"train_seconds": self.train_seconds}
+            seal_checkpoint(checkpoint, {**fingerprints_of(self.facts), **seconds})
+        if is_pushing and self.is_world_process_zero():
+            self._push_from_checkpoint(str(checkpoint))
+        if args.should_save and not self._is_uploading:  # which reads a checkpoint
+            rotate_checkpoints(run_folder, keep, self.state.best_model_checkpoint, use_mtime=True)
+
+    @property
+    def _is_uploading(self) -> bool:
+        push = getattr(self, "push_in_progress", None)  # set in the process that pushes
+        return push is not None and not push.is_done()
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push a checkpoint, with its training state if the strategy says so."""
+        strategy = HubStrategy(self.args.hub_strategy)
+        is_skipped = self._is_uploading and not self.args.hub_always_push
+        if strategy == HubStrategy.END or is_skipped:
+            return
+        write_card(Path(checkpoint_folder), name=self.hub_model_id)
+        without = TRAINING_STATE if strategy == HubStrategy.EVERY_SAVE else [TRAINING_ARGS_NAME]
+        message = f"Training in progress, step {self.state.global_step}"
+        upload = self._upload(Path(checkpoint_folder), message, without=without)
+        upload.add_done_callback(_warn_of_failure)
+        jobs: Any = [upload]
+        self.push_in_progress = PushInProgress(jobs)
+
+    def push_to_hub(  # type: ignore[override]
+        self,
+        commit_message: str = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **_: Any,
+    ) -> CommitInfo | Future | None:
+        """Push the current model as a whole repository, after writing it (`write_model`).
+
+        The arguments are those of transformers.
+
+        Returns:
+            The commit (a future of it if not blocking); None in all processes but the first.
+
+        Raises:
+            OSError: the Hub failed or refused.
+        """
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self._finish_current_push()
+        folder = self.write_model()
+        if not self.is_world_process_zero():
+            return None
+        upload = self._upload(folder, commit_message, token=token, revision=revision)
+        return upload.result() if blocking else upload
+
+    def write_model(self) -> Path:
+        """Write the repository of the current model to the run folder, atomically."""
+        model_folder = Path(str(self.args.output_dir), MODEL_FOLDER)
+        is_first = self.is_world_process_zero()
+        # In all processes, because each may hold a part of the model.
+        with whole_folder(model_folder) if is_first else nullcontext(model_folder) as folder:
+            self.save_model(str(folder), _internal_call=True)
+            if is_first:
+                (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle
+                write_card(folder, name=self.hub_model_id)
+        self.accelerator.wait_for_everyone()
+        return model_folder
+
+    def _upload(
+        self,
+        folder: Path,
+        message: str,
+        *,
+        token: str | None = None,
+        revision: str | None = None,
+        without: Sequence[str] = (),
+    ) -> Future:
+        """Commit a folder in the background."""
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        return run_as_future(
+            commit_folder,
+            folder,
+            str(self.hub_model_id),
+            message=message,
+            token=token or self.args.hub_token,
+            revision=revision or self.args.hub_revision,
+            without=without,
+        )
+
+
+class _SetEpoch(TrainerCallback):
+    """Calls `set_epoch`; transformers does so in some distributed setups only."""
+
+    def __init__(self, trainer: ResumableTrainer):
+        self.trainer = trainer
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
+        for drawn in self.trainer.drawn_anew:
+            drawn.set_epoch(int(state.epoch or 0))
+
+
+def _warn_of_failure(upload: Future) -> None:
+    if error := upload.exception():
+        logger.warning("The push failed, and the training continues: %s", error)
+
+
+def _step(checkpoint: Path) -> int:
+    return TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).global_step
