@@ -350,20 +350,10 @@ def space(line: "CommandLine") -> None:
         print(f"pushed: {report.commit.commit_url}")
 
 
-def collection(line: "CommandLine") -> None:
-    """Write the built-in collection, docstrings of installed packages, as a BEIR folder.
-
-    condenser collection my-collection
-    """
-    from modeling_condenser.collection.builtin import build_builtin_collection
-
-    print(f"collection: {line.call(build_builtin_collection, without=('roots',))}")
-
-
 COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
     function.__name__.replace("_", "-"): function
     for function in (
         *(demo, adapt, pretrain, import_reference, export, finetune, encode, mine),
-        *(evaluate, search, analyze, study, push, space, collection),
+        *(evaluate, search, analyze, study, push, space),
     )
 }
