@@ -117,9 +117,6 @@ def encode(line: "CommandLine") -> None:
 
     condenser encode my-encoder my-collection runs/embeddings
     condenser encode owner/encoder,pooling=mean my-collection runs/embeddings --devices cuda:0
-    torchrun --nproc-per-node 8 --no-python condenser encode my-encoder my-collection OUT
-
-    On several machines, OUT must be on a shared file system.
     """
     line.call(_encode)
 
@@ -200,7 +197,7 @@ def mine(line: "CommandLine") -> None:
     data = f"--collection {settings['collection']} --negatives {file}"
     if examples.is_file():  # which needs no judgements, and has relabelled positives
         print(f"examples: {examples}")
-        data = f"--format negatives --data {examples}"
+        data = f"--data {examples}"
     print(f"next: condenser finetune finetune/own-text {data}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from datasets import Dataset, Features, IterableDataset, List, Value
+from datasets import Dataset, Features, List, Value
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -27,35 +27,33 @@ from .collator import (
 )
 from .data import (
     BlockBuilder,
-    Draw,
     EvaluationBlocks,
     KeyedBlocks,
-    StreamedBlocks,
     build_blocks,
     draw_query,
     draw_spans,
     fingerprint_blocks,
 )
-from .documents import features_of, select_text
-from .survey import report_share, survey, warn_of_unknown, with_two_parts
+from .documents import select_text
+from .survey import survey, warn_of_unknown, with_two_parts
 from .tsdae import DenoisingCollator, add_decoder
 from .warm_start import check_fit
 
 logger = logging.getLogger(__name__)
 
 
-def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset | None:
+def as_rows(data: Any, *, name: str) -> Dataset | None:
     """Convert the data that a trainer is given to rows with the one column `text` or `input_ids`.
 
-    Returns None for data that the collator reads as they are: data sets of torch, token ids with a
-    `mask_key`, and streams of token ids.
+    Returns None for data that the collator reads as they are: data sets of torch, and token ids
+    with a `mask_key`.
 
     Raises:
         ValueError: the data are empty or have another form; `name` is the argument that holds them.
     """
     if isinstance(data, list | tuple) and all(isinstance(row, str | Mapping) for row in data):
         data = Dataset.from_list([{"text": row} if isinstance(row, str) else row for row in data])
-    if not isinstance(data, Dataset | IterableDataset):
+    if not isinstance(data, Dataset):
         if isinstance(data, torch.utils.data.Dataset):
             return None
         hint = f" Choose a split, such as {name}['train']." if isinstance(data, Mapping) else ""
@@ -63,13 +61,13 @@ def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset | None:
             f"{name} is a {type(data).__name__}, expected a list of strings, or a data set or a "
             f"list of rows with a column `text` (or `input_ids`).{hint}"
         )
-    features = features_of(data)
+    features = data.features
     if not features:
         raise ValueError(f"{name} is empty.")
     if "input_ids" not in features:
         advice = f'Rename the one that holds the text: {name}.rename_column(COLUMN, "text").'
         return select_text(data, "text", name=name, advice=advice)
-    if "mask_key" in features or isinstance(data, IterableDataset):
+    if "mask_key" in features:
         return None
     return data.select_columns([n for n in ("input_ids", "attention_mask") if n in features])
 
@@ -116,7 +114,7 @@ def make_collator(
     elif packed is None:
         packed = why_not_packed(model.condenser.encoder) is None
     if objective == "tsdae":
-        add_decoder(model, tokenizer, seed=arguments.seed)
+        add_decoder(model, seed=arguments.seed)
         packed = False  # the decoder takes padded batches
     only_contrast = is_contrast_only(model, objective)
     if only_contrast and (objective == "cocondenser" or arguments.bow_weight):
@@ -125,12 +123,12 @@ def make_collator(
             "masked tokens and bags of words are left out.",
             objective,
         )
-    if only_contrast or (objective in ("ict", "tsdae") and not arguments.bow_weight):
+    if only_contrast or (objective == "ict" and not arguments.bow_weight):
         for name in ("lm_head", "head", "head_norm") if only_contrast else ("lm_head",):
             getattr(model, name, nn.Identity()).requires_grad_(False)
         # Of the LM head only the tied weights are trained.
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)
-    elif objective != "tsdae":  # whose decoder has a copy
+    else:
         config.lm_head_is_new = False
     if packed:
         use_packing(model)
@@ -161,7 +159,7 @@ def prompts_of(model: Any, objective: str) -> tuple[str, ...]:
 
 
 def make_examples(
-    rows: Dataset | IterableDataset,
+    rows: Dataset,
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
     *,
@@ -171,16 +169,13 @@ def make_examples(
     """Make the examples of the objective from text or token ids (`as_rows`).
 
     `prompts` are those of the collator. Examples for evaluation have the same masks and pairs each
-    time, and a stream of them is read to its end.
+    time.
 
     Returns:
         Data set, batches if they have a token budget, and facts for the run's record.
     """
     if not for_evaluation:
-        arguments.streaming = isinstance(rows, IterableDataset)
         arguments.check_settings()
-    elif isinstance(rows, IterableDataset):
-        rows = Dataset.from_list(list(rows))
     objective, seed = arguments.objective, arguments.seed
     kinds: dict[str, Any] = {"cocondenser": arguments.spans, "ict": "passages"}
     builder = BlockBuilder(
@@ -191,14 +186,9 @@ def make_examples(
         prompt=prompts[-1],
         kind=kinds.get(objective, "blocks"),
     )
-    if isinstance(rows, IterableDataset):
-        # The stream has its own workers.
-        n_workers, arguments.dataloader_num_workers = arguments.dataloader_num_workers, 0
-        return StreamedBlocks(rows, builder, seed=seed, num_proc=n_workers), None, {}
     # The first process builds the blocks, and the others read them from the cache.
     with arguments.main_process_first(desc="preparing the text"):
         if "text" in rows.column_names:
-            _warn_of_one_text(rows["text"])
             if objective in CONTRASTIVE:
                 rows = drop_copies(rows, "text")
             texts = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
@@ -209,16 +199,13 @@ def make_examples(
             )
         else:
             texts = _without_padding(rows, tokenizer)
-        room = text_room(tokenizer, arguments.max_length, prompt=prompts[-1])
-        reading = _reading(tokenizer, arguments, prompts[0])
-        found = survey(texts, tokenizer, room=room, **reading)
+        found = survey(texts, tokenizer)
         blocks, left_out = texts, dict[str, int]()
         if objective in CONTRASTIVE:
             blocks, left_out = with_two_parts(texts, found, len(rows))
             blocks = drop_copies(blocks, "input_ids")
     facts = {"n_documents": len(rows), "n_blocks": len(blocks), **left_out}
     warn_of_unknown(tokenizer, found.n_unknown, found.lengths.sum())
-    report_share(found, len(blocks), arguments)
     batches = None
     if (budget := arguments.tokens_per_batch) is not None and not for_evaluation:
         n_special = builder.max_length - builder.room
@@ -226,19 +213,13 @@ def make_examples(
         n_processes = arguments.world_size
         batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
-    draws: dict[str, Draw] = {"cocondenser": draw_spans, "ict": partial(draw_query, **reading)}
-    return kind(blocks, seed=seed, draw=draws.get(objective)), batches, facts
-
-
-def _warn_of_one_text(texts: Sequence[str | None]) -> None:
-    first = next(iter(texts), None)
-    if len(texts) > 1 and all(text == first for text in texts):
-        logger.warning(
-            "All %d documents are the same text, %.60r: check the corpus, and the column that its "
-            "text is taken from (text_column).",
-            len(texts),
-            first,
-        )
+    draw = {"cocondenser": draw_spans}.get(objective)
+    if objective == "ict":
+        length = min(arguments.query_length, arguments.max_length)
+        room = text_room(tokenizer, length, name="query_length", prompt=prompts[0])
+        how = {"query_room": room, "removal_probability": arguments.removal_probability}
+        draw = partial(draw_query, **how)
+    return kind(blocks, seed=seed, draw=draw), batches, facts
 
 
 def drop_copies(rows: Dataset, column: str) -> Dataset:
@@ -260,12 +241,7 @@ def drop_copies(rows: Dataset, column: str) -> Dataset:
 
 
 def fingerprint_examples(examples: Any) -> dict[str, str]:
-    """Fingerprints of training data, for the run's record.
-
-    A stream is known by its first documents only, and a data set of torch not at all.
-    """
-    if isinstance(examples, StreamedBlocks):
-        return {"first_documents_sha256": examples.fingerprint()}
+    """Fingerprints of training data, for the run's record; a data set of torch has none."""
     blocks = examples.blocks if isinstance(examples, KeyedBlocks) else examples
     if isinstance(blocks, Dataset) and "input_ids" in blocks.column_names:
         return {"blocks_sha256": fingerprint_blocks(blocks)}
@@ -286,16 +262,3 @@ def _without_padding(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datas
     return rows.map(
         read, batched=True, remove_columns=names, features=features, desc="Reading token ids"
     )
-
-
-def _reading(
-    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments, prompt: str
-) -> dict[str, Any]:
-    """How a pseudo-query is drawn, if the objective needs one."""
-    if arguments.objective != "ict":
-        return {}
-    length = min(arguments.query_length, arguments.max_length)
-    return {
-        "query_room": text_room(tokenizer, length, name="query_length", prompt=prompt),
-        "removal_probability": arguments.removal_probability,
-    }

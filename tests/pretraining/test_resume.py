@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from datasets import Dataset
 from torch import nn
 from transformers import TrainerCallback, set_seed
 
@@ -137,15 +136,7 @@ class Examples(torch.utils.data.Dataset):
         return self.blocks[index]
 
 
-def test_data_without_a_fingerprint_are_compared_as_far_as_they_can_be(make, texts, caplog):
-    def stream(n: int) -> Any:
-        return Dataset.from_dict({"text": texts[n : n + 20]}).to_iterable_dataset()
-
-    make(stream(0), max_steps=1).train()
-    with pytest.raises(ValueError, match="first_documents_sha256"):
-        make(stream(1), max_steps=1).train()
-    make(stream(0), max_steps=1).train()
-    assert "only the first documents were compared" in caplog.text
+def test_data_without_a_fingerprint_are_compared_by_type_and_size(make, caplog):
     blocks, torch_run = make().train_dataset, {"name": "torch", "max_steps": 1}
     make(Examples(blocks, 16), **torch_run).train()
     with pytest.raises(ValueError, match="train_dataset: '16 examples, Examples' then, '17 exa"):
@@ -183,6 +174,7 @@ def test_what_the_trainer_does_not_support_is_refused(make, start, texts, tmp_pa
     for options, message in (
         ({"model": None, "model_init": lambda: start}, "model_init is not supported .*output_dir"),
         ({"model": start, "compute_metrics": dict}, "compute_metrics is not supported"),
+        ({"model": start, "data_collator": dict}, "data_collator is not supported"),
     ):
         with pytest.raises(ValueError, match=message):
             CondenserTrainer(args=arguments, train_dataset=texts[:9], **options)
