@@ -100,12 +100,8 @@ class CondenserTrainingArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_settings()
         if self.objective in CONTRASTIVE:
             self.dataloader_drop_last = True  # a smaller batch would be another loss
-
-    def check_settings(self) -> None:
-        """Raise a ValueError if a setting has a wrong type, or settings do not fit each other."""
         for name, hint in CondenserTrainingArguments.__annotations__.items():
             setattr(self, name, check_value(name, getattr(self, name), hint))
         for objectives, names in _ONLY_FOR.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -21,8 +21,6 @@ from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import (
     CondenserDataCollator,
     TokenBudgetBatches,
-    read_text,
-    special_frame,
     text_room,
 )
 from .data import (
@@ -43,33 +41,27 @@ logger = logging.getLogger(__name__)
 
 
 def as_rows(data: Any, *, name: str) -> Dataset | None:
-    """Convert the data that a trainer is given to rows with the one column `text` or `input_ids`.
+    """Convert the data that a trainer is given to rows with the one column `text`.
 
-    Returns None for data that the collator reads as they are: data sets of torch, and token ids
-    with a `mask_key`.
+    Returns None for data sets of torch, whose examples the collator reads as they are.
 
     Raises:
         ValueError: the data are empty or have another form; `name` is the argument that holds them.
     """
+    if isinstance(data, torch.utils.data.Dataset):
+        return None
     if isinstance(data, list | tuple) and all(isinstance(row, str | Mapping) for row in data):
         data = Dataset.from_list([{"text": row} if isinstance(row, str) else row for row in data])
     if not isinstance(data, Dataset):
-        if isinstance(data, torch.utils.data.Dataset):
-            return None
         hint = f" Choose a split, such as {name}['train']." if isinstance(data, Mapping) else ""
         raise ValueError(
             f"{name} is a {type(data).__name__}, expected a list of strings, or a data set or a "
-            f"list of rows with a column `text` (or `input_ids`).{hint}"
+            f"list of rows with a column `text`.{hint}"
         )
-    features = data.features
-    if not features:
+    if not data.features:
         raise ValueError(f"{name} is empty.")
-    if "input_ids" not in features:
-        advice = f'Rename the one that holds the text: {name}.rename_column(COLUMN, "text").'
-        return select_text(data, "text", name=name, advice=advice)
-    if "mask_key" in features:
-        return None
-    return data.select_columns([n for n in ("input_ids", "attention_mask") if n in features])
+    advice = f'Rename the one that holds the text: {name}.rename_column(COLUMN, "text").'
+    return select_text(data, "text", name=name, advice=advice)
 
 
 def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
@@ -166,7 +158,7 @@ def make_examples(
     prompts: Sequence[str] = ("",),
     for_evaluation: bool = False,
 ) -> tuple[Any, TokenBudgetBatches | None, dict[str, Any]]:
-    """Make the examples of the objective from text or token ids (`as_rows`).
+    """Make the examples of the objective from text (`as_rows`).
 
     `prompts` are those of the collator. Examples for evaluation have the same masks and pairs each
     time.
@@ -174,8 +166,6 @@ def make_examples(
     Returns:
         Data set, batches if they have a token budget, and facts for the run's record.
     """
-    if not for_evaluation:
-        arguments.check_settings()
     objective, seed = arguments.objective, arguments.seed
     kinds: dict[str, Any] = {"cocondenser": arguments.spans, "ict": "passages"}
     builder = BlockBuilder(
@@ -188,17 +178,9 @@ def make_examples(
     )
     # The first process builds the blocks, and the others read them from the cache.
     with arguments.main_process_first(desc="preparing the text"):
-        if "text" in rows.column_names:
-            if objective in CONTRASTIVE:
-                rows = drop_copies(rows, "text")
-            texts = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
-        elif objective in CONTRASTIVE:
-            raise ValueError(
-                f"objective {objective} makes pairs from text, but the data have only input_ids: "
-                "give a column `text` instead."
-            )
-        else:
-            texts = _without_padding(rows, tokenizer)
+        if objective in CONTRASTIVE:
+            rows = drop_copies(rows, "text")
+        texts = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
         found = survey(texts, tokenizer)
         blocks, left_out = texts, dict[str, int]()
         if objective in CONTRASTIVE:
@@ -246,19 +228,3 @@ def fingerprint_examples(examples: Any) -> dict[str, str]:
     if isinstance(blocks, Dataset) and "input_ids" in blocks.column_names:
         return {"blocks_sha256": fingerprint_blocks(blocks)}
     return {}
-
-
-def _without_padding(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """Blocks of token ids that may be padded and have special tokens around them."""
-    frame, pad_token_id = special_frame(tokenizer), tokenizer.pad_token_id
-
-    def read(columns: dict[str, list]) -> dict[str, list]:
-        rows = zip(*columns.values(), strict=True)
-        examples = (dict(zip(columns, row, strict=True)) for row in rows)
-        blocks = (read_text(example, frame, pad_token_id) for example in examples)
-        return {"input_ids": [ids for ids in blocks if len(ids)]}
-
-    names, features = rows.column_names, Features({"input_ids": List(Value("int32"))})
-    return rows.map(
-        read, batched=True, remove_columns=names, features=features, desc="Reading token ids"
-    )

@@ -51,8 +51,8 @@ class CondenserTrainer(WholeTrainer):
         model: to train.
         args: the objective, and how text becomes blocks and batches.
         train_dataset: a list of strings, or a data set or list of rows with a column `text`, which
-            is tokenized, cut into blocks and masked; or token ids (`input_ids`, and
-            `attention_mask` if they are padded), such as `KeyedBlocks`.
+            is tokenized, cut into blocks and masked; or a data set of torch with `input_ids`, such
+            as `KeyedBlocks`.
         eval_dataset: the same, or a mapping of several such data sets. Masks and pairs of text are
             the same in each evaluation. `evaluate` and `predict` take the same.
         processing_class: the tokenizer; by default that of the model's checkpoint.
@@ -312,17 +312,10 @@ class CondenserTrainer(WholeTrainer):
             write_card(folder, name=self.hub_model_id)
 
     def script_settings(self) -> dict[str, Any]:
-        """As `WholeTrainer.script_settings`, with the encoder and the settings of the head.
-
-        Data without a fingerprint are described, too.
-        """
+        """As `WholeTrainer.script_settings`, with the encoder and the settings of the head."""
         config: Any = self.accelerator.unwrap_model(self.model).config
         settings = {name: getattr(config, name, None) for name in HEAD_SETTINGS}
         settings["encoder"] = getattr(config, "encoder_config", config).name_or_path or None
-        data = self.train_dataset
-        if data is not None and not fingerprint_examples(data):
-            size = f"{len(data)} examples, " if hasattr(data, "__len__") else ""
-            settings["train_dataset"] = f"{size}{type(data).__name__}"
         stated = {name: value for name, value in settings.items() if value is not None}
         return {**stated, **super().script_settings()}
 

@@ -21,7 +21,6 @@ from modeling_condenser.encoding.encode import encode_collection, local_device
 from modeling_condenser.encoding.pipeline_step import EncodeShards
 from modeling_condenser.encoding.retriever import Retriever
 from tests.encoding.making import HashRetriever, all_bytes, hash_vectors, make_passages
-from tests.hub.making import make_collection
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -197,22 +196,6 @@ def test_tasks_encode_only_their_missing_shards(step, collection, monkeypatch):
     calls = [[passages["text"].index(text) // 7 for text in each.calls] for each in opened]
     assert calls == [[0, 2, 4], [1, 3, 5, 7], [4, 6, 8]]
     assert all_bytes(Embeddings.open(step.folder)) == hash_vectors(passages).tobytes()
-
-
-def test_another_model_or_other_passages_are_refused(step, texts, tmp_path, monkeypatch):
-    retriever = HashRetriever()
-    monkeypatch.setattr(pipeline_step, "Retriever", lambda model: retriever)
-    step.prepare(shard_size=7)
-    same_ids = [*texts[:59], "another text"]
-    for name, passages in (("fewer", texts[:50]), ("same-ids", same_ids)):
-        other = make_collection(tmp_path / name, passages)
-        changed = EncodeShards(model="stub", collection=str(other), folder=step.folder)
-        with pytest.raises(ValueError, match="prepared for another model or other passages"):
-            changed(rank=1, world_size=2)
-    retriever.fingerprint = "other"
-    with pytest.raises(ValueError, match="prepared for another model or other passages"):
-        step(rank=1, world_size=2)
-    assert len(Embeddings.open(step.folder, complete=False).missing_shards()) == 9
 
 
 _RUN = """

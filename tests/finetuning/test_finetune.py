@@ -1,7 +1,6 @@
 """Which encoders can be fine-tuned, batches, and trainings: learnt by heart, resumed, shared."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -147,16 +146,6 @@ def test_other_rows_in_the_same_file_are_refused(train, write_jsonl, texts):
     assert (model.parent / "run.json").read_bytes() == record
     write_jsonl(rows)
     assert train(**data) == model
-
-
-def test_other_judgements_in_the_same_collection_are_refused(train, collection, tmp_path):
-    judged = Path(shutil.copytree(collection, tmp_path / "judged"))
-    own = {"collection": str(judged), "max_steps": 1}
-    train(**own)
-    qrels = judged / "qrels/train.tsv"
-    qrels.write_text(qrels.read_text().replace("q3\tp03\t1", "q3\tp09\t1"))
-    with pytest.raises(ValueError, match="judgements_fingerprint: .*rows_sha256: "):
-        train(**own)
 
 
 def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert_folder, tmp_path):

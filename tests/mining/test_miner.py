@@ -1,16 +1,11 @@
 """Candidates and a cross-encoder's log-odds beside those of the libraries."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
-from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from sentence_transformers.util import mine_hard_negatives
-from tokenizers import Tokenizer, models, pre_tokenizers
+from sentence_transformers import CrossEncoder
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -18,48 +13,12 @@ from transformers import (
     BertForSequenceClassification,
 )
 
-from modeling_condenser.collection.passages import PassageIndex
-from modeling_condenser.mining.miner import Candidate, RelevanceScorer, draw_order, find_candidates
+from modeling_condenser.mining.miner import Candidate, RelevanceScorer, draw_order
 from modeling_condenser.mining.recipe import MiningRecipe
 
 
 def recipe(**settings: object) -> MiningRecipe:
     return MiningRecipe("bm25", "collection", "out", n_negatives=None, **settings)  # type: ignore[arg-type]
-
-
-def test_the_margin_keeps_what_sentence_transformers_keeps():
-    settings = {"relative_margin": 0.3}
-    rng = np.random.default_rng(0)
-    vocabulary = {f"w{i}": i for i in range(30)}
-    tokenizer = Tokenizer(models.WordLevel({**vocabulary, "[UNK]": 30}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    weights = rng.normal(0.15, 1.0, (31, 8)).astype(np.float32)
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, weights)], device="cpu")
-    corpus = [" ".join(f"w{j}" for j in rng.choice(30, 4, replace=False)) for _ in range(40)]
-    queries = [" ".join(f"w{j}" for j in rng.choice(30, 3, replace=False)) for _ in range(12)]
-    pairs = [(i, j) for i in range(12) for j in ([i, i + 12] if i % 3 == 0 else [i])]
-    labelled = {"query": [queries[i] for i, _ in pairs], "answer": [corpus[j] for _, j in pairs]}
-    further = {"range_max": 38, "num_negatives": 38, "output_format": "labeled-list"}
-    mined = mine_hard_negatives(
-        Dataset.from_dict(labelled), model, corpus=corpus, verbose=False, **further, **settings
-    )
-    kept = {query: set() for query in queries}
-    for row in mined:
-        negatives = zip(row["answer"], row["labels"], strict=True)
-        kept[row["query"]] |= {text for text, label in negatives if not label}
-    vectors = [model.encode(texts, normalize_embeddings=True) for texts in (queries, corpus)]
-    similarity = (vectors[0] @ vectors[1].T).astype(float)  # (12, 40)
-    columns = {"_id": [str(j) for j in range(40)], "title": [""] * 40, "text": corpus}
-    index = PassageIndex(Dataset.from_dict(columns))
-    n_kept = 0
-    for i, query in enumerate(queries):
-        scores = {str(j): float(similarity[i, j]) for j in range(40)}
-        positives = [str(j) for k, j in pairs if k == i]
-        given = (recipe(**settings), scores, positives, index, Counter())
-        found = find_candidates(*given, excluded=(set(positives), set()))
-        assert {corpus[int(candidate.passage_id)] for candidate in found} == kept[query]
-        n_kept += len(found)
-    assert 40 < n_kept < 400
 
 
 def test_a_dropped_candidate_does_not_change_the_order_of_the_others():

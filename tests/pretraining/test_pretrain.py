@@ -68,21 +68,6 @@ def test_a_corpus_with_other_contents_is_refused(settings, tmp_path, small_corpu
         assert (run / "run.json").read_bytes() == record
 
 
-def test_before_its_first_checkpoint_a_run_takes_what_the_corpus_holds(
-    settings, tmp_path, small_corpus, monkeypatch
-):
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_bytes(small_corpus.read_bytes())
-    settings |= {"corpus": str(corpus), "max_steps": 1}
-    monkeypatch.setattr(CondenserTrainer, "training_step", None)
-    with pytest.raises(TypeError):
-        pretrain(settings)
-    monkeypatch.undo()
-    corpus.write_text('{"text": "A volcano erupts. It is in Italy."}\n')
-    pretrain(settings)
-    assert json.loads((tmp_path / "run/run.json").read_text())["n_documents"] == 1
-
-
 def test_another_encoder_of_the_same_name_is_refused(settings, tmp_path, bert_folder):
     encoder = Path(shutil.copytree(bert_folder, tmp_path / "encoder"))
     settings |= {"encoder": str(encoder), "max_steps": 1}

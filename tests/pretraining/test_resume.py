@@ -15,7 +15,6 @@ from modeling_condenser import (
     CondenserTrainingArguments,
     condenser_from_encoder,
 )
-from modeling_condenser.pretraining.data import KeyedBlocks
 from tests.hub.loopback_hub import contents
 from tests.pretraining.short_runs import SETTINGS
 
@@ -121,28 +120,6 @@ def test_a_named_checkpoint_may_have_other_settings_but_not_other_data(make, tmp
     longer = make(model=model, max_steps=3)
     assert longer.train(resume_from_checkpoint=True).global_step == 3
     assert make(name="b").train(resume_from_checkpoint=first).global_step == 2
-
-
-class Examples(torch.utils.data.Dataset):
-    """Examples without a fingerprint."""
-
-    def __init__(self, blocks: KeyedBlocks, n: int):
-        self.blocks, self.n = blocks, n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int) -> Any:
-        return self.blocks[index]
-
-
-def test_data_without_a_fingerprint_are_compared_by_type_and_size(make, caplog):
-    blocks, torch_run = make().train_dataset, {"name": "torch", "max_steps": 1}
-    make(Examples(blocks, 16), **torch_run).train()
-    with pytest.raises(ValueError, match="train_dataset: '16 examples, Examples' then, '17 exa"):
-        make(Examples(blocks, 17), **torch_run).train()
-    make(Examples(blocks, 16), **torch_run).train()
-    assert "no fingerprint and were not compared" in caplog.text
 
 
 def test_loss_and_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monkeypatch):

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from datasets import Dataset
 from transformers import AutoTokenizer
 
 from modeling_condenser import CondenserTrainingArguments
-from modeling_condenser.pretraining.examples import fingerprint_examples, make_examples
+from modeling_condenser.pretraining.examples import make_examples
 from tests.pretraining.short_runs import SETTINGS
 
 TEXT = "The river left. Why? It begins in the old mountains of the north. No! Mary is there."
@@ -37,19 +36,6 @@ def test_documents_blocks_and_tokens_without_a_pair_are_counted(examples_of, cap
     assert f"2 of 3 documents, 1 of {n_blocks} blocks and 2 of" in caplog.text
     with pytest.raises(ValueError, match="None of the 2 documents can be cut in two"):
         examples_of(rows[1:], **settings)
-
-
-def test_padding_of_token_ids_is_removed_by_their_mask_or_refused(examples_of, bert_folder):
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    padded = dict(tokenizer(["The river left.", "Why?"], padding="max_length", max_length=20))
-    rows = [dict(zip(padded, row, strict=True)) for row in zip(*padded.values(), strict=True)]
-    examples, facts = examples_of(rows)
-    alone, of_text = examples_of([{"text": "The river left."}, {"text": "Why?"}])
-    assert facts == of_text
-    assert fingerprint_examples(examples) == fingerprint_examples(alone)
-    assert np.array_equal(examples[0]["input_ids"], alone[0]["input_ids"])
-    with pytest.raises(ValueError, match="padding token .*no attention_mask: keep this column"):
-        examples_of([{"input_ids": row["input_ids"]} for row in rows])
 
 
 def test_a_text_that_the_tokenizer_does_not_know_gives_a_warning_with_the_share(
