@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import shutil
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -346,24 +345,6 @@ def test_after_an_interruption_only_missing_windows_of_the_same_run_are_mined(
     with pytest.raises(ValueError, match="another recipe .system_fingerprint: "):
         mine_into(**settings)
     assert len(windows) == n_windows
-
-
-@pytest.mark.parametrize("is_changed", [False, True])
-def test_other_dev_queries_choose_the_fusion_of_a_hybrid_system_again(
-    mine_into, collection, bert_folder, tmp_path, windows, is_changed
-):
-    folder = Path(shutil.copytree(collection, tmp_path / "small"))
-    judged = (folder / "qrels/train.tsv").read_text().splitlines(keepends=True)
-    dev = folder / "qrels/dev.tsv"
-    dev.write_text("".join(judged[:9]))
-    settings = {"system": f"hybrid:{bert_folder},pooling=mean", "collection": folder}
-    settings["n_negatives"] = 2
-    with pytest.raises(KeyboardInterrupt):
-        mine_into(**settings)
-    if is_changed:
-        dev.write_text("".join(judged[:1] + judged[9:]))
-    mine_into(**settings)
-    assert (windows[3] == windows[0]) == is_changed  # whether the first window is mined again
 
 
 def test_the_query_itself_near_copies_and_positives_of_its_twin_are_no_negatives(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
@@ -66,18 +66,6 @@ def test_a_corpus_with_other_contents_is_refused(settings, tmp_path, small_corpu
     assert (pretrain(settings) / "model.safetensors").read_bytes() == weights
     if is_finished:
         assert (run / "run.json").read_bytes() == record
-
-
-def test_another_encoder_of_the_same_name_is_refused(settings, tmp_path, bert_folder):
-    encoder = Path(shutil.copytree(bert_folder, tmp_path / "encoder"))
-    settings |= {"encoder": str(encoder), "max_steps": 1}
-    pretrain(settings)
-    weights = load_file(encoder / "model.safetensors")
-    for name in weights:
-        weights[name] = weights[name] + 1e-3
-    save_file(weights, encoder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match="start_fingerprint: "):
-        pretrain(settings)
 
 
 def test_a_run_that_was_killed_before_its_model_was_written_trains_no_further(settings, tmp_path):
@@ -161,18 +149,14 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
     [
         ({"output_dir": "FOLDER"}, "is not empty and holds no run"),
         ({"tokenizer": "FOLDER/larger"}, "resize_token_embeddings"),
-        ({"corpus": "/nowhere/text.jsonl"}, "no documents at /nowhere/text.jsonl"),
-        ({"max_length": 2}, "leaves no room for text"),
         ({"max_length": 100}, "positions for 64 tokens"),
         ({"mlm_probability": 1.5}, "mlm_probability is 1.5"),
         ({"learning_rat": 1}, "'learning_rat'.*'learning_rate'"),
         ({"packed": True, "attn_implementation": "eager"}, "leave one of the two out"),
-        ({"bow_weight": -1.0}, "bow_weight is -1.0, expected 0 to inf"),
         ({"bow_weight_end": 0.1}, "bow_weight is 0: set bow_weight, too"),
         ({"objective": "ict", "removal_probability": 1.5}, "removal_probability is 1.5"),
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),
-        ({"objective": "ict", "head_mlm_probability": 0.5}, "head_mlm_probability is only for"),
         ({"fp16": True}, "fp16 is set, but this training runs on a CPU"),
         ({"objective": "ict", "query_length": 2}, "query_length is 2, which leaves no room"),
     ],

@@ -13,7 +13,6 @@ from sentence_transformers.sentence_transformer.modules import (
     Normalize,
     Pooling,
     Transformer,
-    WeightedLayerPooling,
 )
 from transformers import AutoTokenizer, BertForSequenceClassification, GPT2Config, GPT2Model
 
@@ -236,11 +235,7 @@ REFUSED = {
     "modules Transformer, Pooling, Dense": with_modules(
         lambda size: [Pooling(size, pooling_mode="mean"), Dense(size, 8)]
     ),
-    "modules Transformer, WeightedLayerPooling, Pooling": with_modules(
-        lambda size: [WeightedLayerPooling(size, num_hidden_layers=4), Pooling(size)]
-    ),
     "pooling max": with_modules(lambda size: [Pooling(size, pooling_mode="max")]),
-    "pooling lasttoken": with_modules(lambda size: [Pooling(size, pooling_mode="lasttoken")]),
     r"pooling cls\+mean": with_modules(lambda size: [Pooling(size, pooling_mode=("cls", "mean"))]),
     "pooling mean without the prompt": with_json("1_Pooling/config.json", include_prompt=False),
     "similarity 'manhattan'": lambda folder, encoder: save_modules(
@@ -249,7 +244,6 @@ REFUSED = {
     "is a SparseEncoder": with_json(
         "config_sentence_transformers.json", model_type="SparseEncoder"
     ),
-    "is a ColBERT": with_json("config_sentence_transformers.json", model_type="ColBERT"),
     "is a BertForSequenceClassification": save_classifier,
     "'gpt2': it is a decoder": save_decoder,
 }
