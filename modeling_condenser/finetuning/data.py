@@ -176,8 +176,8 @@ def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
         raise FileNotFoundError(
             f"There is no local file {name!r}: list local files only, or name one Hub data set."
         )
-    how = {"split": recipe.split or "train", "revision": recipe.data_revision}
-    table = load_hub_rows(name, recipe.data_name, **how)
+    split, revision = recipe.split or "train", recipe.data_revision
+    table = load_hub_rows(name, recipe.data_name, split=split, revision=revision)
     return iterate_rows(table), [f"{name}: {table._fingerprint}"]
 
 

@@ -126,8 +126,7 @@ def _load_texts(source: Source) -> Dataset:
     folder = Path(resolve_collection_name(source.path))
     path = find_file(folder, CORPUS_FILE) or folder
     if not path.exists() and _HUB_NAME.fullmatch(source.path) and not _FILE.search(source.path):
-        how = {"split": source.split, "revision": source.revision}
-        rows = load_hub_rows(source.path, source.name, **how)
+        rows = load_hub_rows(source.path, source.name, split=source.split, revision=source.revision)
     elif (path / DATASET_STATE_JSON_FILENAME).is_file():
         rows = load_from_disk(str(path))
     else:

@@ -25,6 +25,7 @@ from .collator import (
 )
 from .data import (
     BlockBuilder,
+    Draw,
     EvaluationBlocks,
     KeyedBlocks,
     build_blocks,
@@ -195,12 +196,12 @@ def make_examples(
         n_processes = arguments.world_size
         batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
-    draw = {"cocondenser": draw_spans}.get(objective)
+    draw: Draw | None = draw_spans if objective == "cocondenser" else None
     if objective == "ict":
         length = min(arguments.query_length, arguments.max_length)
         room = text_room(tokenizer, length, name="query_length", prompt=prompts[0])
-        how = {"query_room": room, "removal_probability": arguments.removal_probability}
-        draw = partial(draw_query, **how)
+        share = arguments.removal_probability
+        draw = partial(draw_query, query_room=room, removal_probability=share)
     return kind(blocks, seed=seed, draw=draw), batches, facts
 
 
