@@ -369,9 +369,7 @@ class _Events(TrainerCallback):
 
 
 def _extent(compared: Set[str]) -> str:
-    """What to say of data that were compared in part or not at all."""
-    if "first_documents_sha256" in compared:
-        return "; of the streamed text, only the first documents were compared"
+    """What to say of data that were not compared."""
     return "" if compared else "; its data have no fingerprint and were not compared"
 
 
