@@ -17,8 +17,8 @@ import pyarrow as pa
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
 
+from benchmarks.make_docstrings import find_package_roots, make_docstrings
 from modeling_condenser import CondenserConfig, CondenserForMaskedLM
-from modeling_condenser.collection.builtin import build_builtin_collection, find_package_roots
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.model_files.model_folder import STARTER_FOLDER
 from modeling_condenser.runs.run_folder import describe_machine
@@ -120,7 +120,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 def docstrings(folder: Path) -> list[str]:
     """Texts of real lengths: the docstrings of the standard library."""
     root = find_package_roots()["python"]
-    collection = build_builtin_collection(folder, roots={"python": root})
+    collection = make_docstrings(folder, roots={"python": root})
     return [json.loads(line)["text"] for line in (collection / "corpus.jsonl").open()]
 
 

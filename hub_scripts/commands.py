@@ -101,9 +101,6 @@ def encode(line: "CommandLine") -> None:
 
     condenser encode my-encoder my-collection runs/embeddings
     condenser encode owner/encoder,pooling=mean my-collection runs/embeddings --devices cuda:0
-    torchrun --nproc-per-node 8 --no-python condenser encode my-encoder my-collection OUT
-
-    On several machines, OUT must be on a shared file system.
     """
     line.call(_encode)
 
@@ -184,7 +181,7 @@ def mine(line: "CommandLine") -> None:
     data = f"--collection {settings['collection']} --negatives {file}"
     if examples.is_file():  # which needs no judgements, and has relabelled positives
         print(f"examples: {examples}")
-        data = f"--format negatives --data {examples}"
+        data = f"--data {examples}"
     print(f"next: condenser finetune finetune/own-text {data}")
 
 
@@ -334,20 +331,10 @@ def space(line: "CommandLine") -> None:
         print(f"pushed: {report.commit.commit_url}")
 
 
-def collection(line: "CommandLine") -> None:
-    """Write the built-in collection, docstrings of installed packages, as a BEIR folder.
-
-    condenser collection my-collection
-    """
-    from modeling_condenser.collection.builtin import build_builtin_collection
-
-    print(f"collection: {line.call(build_builtin_collection, without=('roots',))}")
-
-
 COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
     function.__name__.replace("_", "-"): function
     for function in (
         *(demo, adapt, pretrain, export, finetune, encode, mine),
-        *(evaluate, search, analyze, study, push, space, collection),
+        *(evaluate, search, analyze, study, push, space),
     )
 }

@@ -86,7 +86,7 @@ def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | I
         return load_documents(recipe.corpus)
     for name in map(Path, recipe.models):
         if settings := read_run_settings(name) or read_run_settings(name.parent):
-            return load_documents(settings["corpus"], streaming=settings.get("streaming", False))
+            return load_documents(settings["corpus"])
     if measuring.collection is not None:
         return load_passages(measuring.collection)
     raise ValueError(

@@ -88,7 +88,7 @@ def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
     names = settings.keys() & {"encoder", "corpus", "readiness"}
     (recipe,) = fill({name: settings[name] for name in names}, PretrainingRecipe)
     (measuring,) = fill(recipe.readiness, MeasuringWhileTraining)
-    documents = load_documents(recipe.corpus, streaming=settings.get("streaming", False))
+    documents = load_documents(recipe.corpus)
     sample = Sample.choose(measuring, documents)
 
     def add_readiness(trainer: CondenserTrainer) -> ReadinessCallback:

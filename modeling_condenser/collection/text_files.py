@@ -22,6 +22,8 @@ from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from datasets import Dataset, load_dataset
+from datasets.exceptions import DatasetsError
 
 logger = logging.getLogger(__name__)
 
@@ -200,6 +202,19 @@ def _read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
             yield line, json.loads(line)
         except ValueError as error:
             raise ValueError(f"{path}:{number}: {line!r:.80} is not JSON ({error}).") from None
+
+
+def load_hub_rows(
+    name: str, configuration: str | None, *, split: str, revision: str | None
+) -> Dataset:
+    """Load a data set of the Hub; a FileNotFoundError if it cannot be loaded."""
+    try:
+        return load_dataset(name, configuration, split=split, revision=revision)
+    except (OSError, ValueError, DatasetsError) as error:
+        raise FileNotFoundError(
+            f"There is no file or folder {name!r}, and the Hub data set of that name could not be "
+            f"loaded: {error.__cause__ or error}"
+        ) from error
 
 
 def _read_text_rows(path: Path) -> Iterator[dict[str, Any]]:

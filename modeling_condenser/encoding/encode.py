@@ -1,14 +1,13 @@
 """Encodes a collection into a folder of embeddings; a repeated call encodes the missing shards.
 
-Rank r of torchrun or `accelerate launch` encodes the shards i with i % WORLD_SIZE == r. Without a
-launcher, this process starts a worker for each further device.
+This process starts a worker for each further device; of n workers, worker r encodes the shards i
+with i % n == r.
 """
 
 import logging
-import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
@@ -41,13 +40,12 @@ def encode_collection(
 ) -> Embeddings:
     """Encode passages into a folder, continue an interrupted call, or open a finished folder.
 
-    Under torchrun every rank calls this. A script that uses several devices needs `if __name__ ==
-    "__main__":`.
+    A script that uses several devices needs `if __name__ == "__main__":`.
 
     Args:
         retriever: on `local_device(devices)`.
         passages: columns `_id`, `title`, `text`.
-        folder: new, empty, or of an earlier call; shared by all ranks.
+        folder: new, empty, or of an earlier call.
         shard_size: passages in a shard of a new folder; by default from 256 to 8,192.
         devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs if the
             retriever is on one, and its device otherwise.
@@ -56,32 +54,28 @@ def encode_collection(
         ValueError: the folder holds other embeddings, or an argument is wrong.
         FileExistsError: the folder holds something else.
     """
-    rank, n_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     sixteenth = -(-len(passages) // 16)  # so that workers have shards to share
     size = min(8192, max(256, sixteenth)) if shard_size is None else shard_size
-    embeddings = claim_folder(retriever, passages, folder, shard_size=size, creates=rank == 0)
+    embeddings = claim_folder(retriever, passages, folder, shard_size=size)
     missing = embeddings.missing_shards()
     if embeddings.record and not missing:
         return embeddings
     logger.info("Encoding %d of %d shards: %s", len(missing), len(embeddings.shards), folder)
-    used = _worker_devices(retriever, devices) if n_ranks == 1 else [str(retriever.model.device)]
-    started, n_workers = time.perf_counter(), n_ranks * len(used)
+    used, started = _worker_devices(retriever, devices), time.perf_counter()
     how: dict[str, Any] = {"dtype": retriever.dtype, "token_budget": retriever.token_budget}
     how |= {"truncate_dim": retriever.truncate_dim, **retriever.settings}
-    job = (passages, embeddings, n_workers)
+    job = (passages, embeddings, len(used))
     with ProcessPoolExecutor(len(used), mp_context=get_context("spawn")) as pool:
         workers = [
             pool.submit(_work, retriever.folder, {**how, "device": used[i]}, *job, i)
             for i in range(1, len(used))
         ]
-        encode_shards(retriever, *job, rank)
+        encode_shards(retriever, *job, 0)
         for worker in workers:
             worker.result()
-    _wait_until(lambda: not embeddings.missing_shards())  # of the other ranks
-    if rank == 0:
-        n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
-        record = _record(n_encoded, time.perf_counter() - started, used * n_ranks)
-        write_json(embeddings.folder / RECORD_FILE, record)
+    n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
+    record = _record(n_encoded, time.perf_counter() - started, used)
+    write_json(embeddings.folder / RECORD_FILE, record)
     return embeddings
 
 
@@ -109,12 +103,8 @@ def claim_folder(
     folder: str | Path,
     *,
     shard_size: int,
-    creates: bool = True,
 ) -> Embeddings:
-    """Write manifest and ids, or check those of an earlier call; see `encode_collection`.
-
-    If `creates` is false, wait until another process has created the folder.
-    """
+    """Write manifest and ids, or check those of an earlier call; see `encode_collection`."""
     if shard_size < 1:
         raise ValueError(f"shard_size is {shard_size}, expected at least 1.")
     wanted = Embeddings(
@@ -131,10 +121,8 @@ def claim_folder(
             "dtype": retriever.dtype,
         },
     )
-    manifest = wanted.folder / MANIFEST_FILE
-    if creates and not manifest.is_file():
+    if not (wanted.folder / MANIFEST_FILE).is_file():
         wanted.create(id_column(passages))
-    _wait_until(manifest.is_file)
     embeddings = Embeddings.open(folder, complete=False)
     names = ("retriever", "passages")
     if changed := [n for n in names if getattr(embeddings, n) != getattr(wanted, n)]:
@@ -145,21 +133,12 @@ def claim_folder(
     return embeddings
 
 
-def _wait_until(is_true: Callable[[], bool]) -> None:
-    """Wait for another rank; the launcher ends all ranks if one fails."""
-    while not is_true():
-        time.sleep(0.1)
-
-
 def local_device(devices: Sequence[str] | None) -> str | None:
-    """Check the devices, and choose that of this process's retriever (by torchrun's local rank)."""
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    if devices:
-        check_devices(devices)
-        return devices[local_rank % len(devices)]
-    if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
-        return f"cuda:{local_rank % torch.cuda.device_count()}"
-    return None
+    """Check the devices, and return that of this process's retriever; None for the default."""
+    if not devices:
+        return None
+    check_devices(devices)
+    return devices[0]
 
 
 def _worker_devices(retriever: Retriever, devices: Sequence[str] | None) -> list[str]:

@@ -5,20 +5,16 @@ the positive first, and optionally a cross-encoder's scores; or two sentences wi
 texts include the prompts. Rows that cannot be used are left out and counted (`LEFT_OUT`).
 """
 
-import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
-from itertools import chain, compress, count, islice, repeat, takewhile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, compress, count, islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
-from datasets import Dataset, List, Value, load_dataset
-from datasets.exceptions import DatasetsError
+from datasets import Dataset, List, Value
 
 from modeling_condenser.collection.collection import (
     Collection,
@@ -35,7 +31,7 @@ from modeling_condenser.collection.passages import (
     store_rows,
     titles_and_texts,
 )
-from modeling_condenser.collection.text_files import match_paths, read_rows
+from modeling_condenser.collection.text_files import load_hub_rows, match_paths, read_rows
 from modeling_condenser.mining.hard_negatives import (
     HardNegatives,
     KnownPassages,
@@ -52,7 +48,7 @@ logger = logging.getLogger(__name__)
 Fields = Mapping[str, Any]
 Example = dict[str, Any]
 
-_VERSION = 2  # to increase when the same rows give other examples
+_VERSION = 3  # to increase when the same rows give other examples
 LABEL = "label"
 LEFT_OUT = "left_out"  # the reason why a row is not an example
 ROW_NUMBER = "row_number"  # of an example, before a subset is taken
@@ -119,16 +115,15 @@ def _store_examples(
     collection.
     """
     texts = (contract.title_separator, contract.query_prompt, contract.passage_prompt)
-    settings = (recipe.format, recipe.columns, recipe.first_rows, recipe.score_range)
+    settings = (recipe.objective, recipe.columns, recipe.first_rows, recipe.score_range)
     identity.append(
-        repr((_VERSION, *texts, *settings, recipe.is_distilled, recipe.n_negatives == 0))
+        repr((_VERSION, *texts, *settings, recipe.n_negatives == 0, recipe.needs_negatives))
     )
     examples: Any = None
     if recipe.data is not None:
         rows, state = open_rows(recipe)
         identity += state
-        convert = _as_hard_negatives if collection else partial(make_text_example, recipe, contract)
-        examples = convert_rows(islice(rows, recipe.first_rows), recipe, convert)
+        examples = make_text_examples(islice(rows, recipe.first_rows), recipe, contract)
     elif recipe.negatives is not None:
         file = Path(recipe.negatives)
         identity += file_states([file])
@@ -154,12 +149,12 @@ def _store_examples(
 
 def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
     """Return with how many negatives each example is trained."""
+    if recipe.objective == "triplet":
+        return 1
     if recipe.n_negatives is not None or "passages" not in table.column_names:
         return recipe.n_negatives or 0
     lengths = pc.list_value_length(table.data.column("passages")).drop_null()
     numbers = [length - 1 for length in lengths.unique().to_pylist()]
-    if max(numbers) and (recipe.format == "dpr" or recipe.objective == "triplet"):
-        return 1
     if len(numbers) > 1:
         raise ValueError(
             f"The examples of {what} have from {min(numbers)} to {max(numbers)} negatives: set "
@@ -181,25 +176,23 @@ def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
         raise FileNotFoundError(
             f"There is no local file {name!r}: list local files only, or name one Hub data set."
         )
-    split = "train" if recipe.format == "id_triples" else recipe.split or "train"
-    try:
-        table = load_dataset(name, recipe.data_name, split=split, revision=recipe.data_revision)
-    except (OSError, ValueError, DatasetsError) as error:
-        raise FileNotFoundError(
-            f"There is no local file {name!r}, and the Hub data set of that name could not be "
-            f"loaded ({str(error).splitlines()[0]}): correct data, data_name or split."
-        ) from error
+    split, revision = recipe.split or "train", recipe.data_revision
+    table = load_hub_rows(name, recipe.data_name, split=split, revision=revision)
     return iterate_rows(table), [f"{name}: {table._fingerprint}"]
 
 
-def convert_rows(
-    rows: Iterable[Fields], recipe: FinetuningRecipe, convert: Callable[[Fields], Any]
-) -> Iterator[Any]:
-    """Rename the columns of rows to our names, and convert the rows."""
+def make_text_examples(
+    rows: Iterable[Fields], recipe: FinetuningRecipe, contract: EncodingContract
+) -> Iterator[Example]:
+    """Make examples of rows that contain the texts, after renaming their columns to our names."""
     columns = recipe.columns if isinstance(recipe.columns, Mapping) else {}
+    is_graded = recipe.objective == "mse_cosine"
+    make = _make_graded_pair if is_graded else _make_example
     for number, row in enumerate(rows, start=1):
         try:
-            yield convert({**row, **{ours: row[theirs] for ours, theirs in columns.items()}})
+            yield make(
+                {**row, **{ours: row[theirs] for ours, theirs in columns.items()}}, recipe, contract
+            )
         except KeyError as error:
             raise ValueError(
                 f"{recipe.data}, row {number}: there is no column {error}; the columns are "
@@ -210,48 +203,50 @@ def convert_rows(
             raise ValueError(f"{recipe.data}, row {number}: {error}") from error
 
 
-def make_text_example(recipe: FinetuningRecipe, contract: EncodingContract, row: Fields) -> Example:
-    """Make an example of a row that contains the texts."""
-    if recipe.objective == "mse_cosine":
-        return _make_graded_pair(recipe, contract, row)
-    titles: Iterable[str] = repeat("")
-    if recipe.format == "dpr":
-        # As in DPR (Karpukhin et al. 2020, section 4.2), only the first positive is used, and
-        # other negatives only if there are no hard ones.
-        if not row["positive_ctxs"]:
-            return {LEFT_OUT: "questions without a positive passage"}
-        negatives = row.get("hard_negative_ctxs") or row.get("negative_ctxs") or []
-        contexts = [row["positive_ctxs"][0], *negatives]
-        texts = _texts(row["question"], *(context["text"] for context in contexts))
-        titles = [context.get("title") or "" for context in contexts]
-    else:
-        others = [] if recipe.format == "pairs" else _values(row, "negatives", "negative")
-        texts = _texts(row["query"], row["positive"], *others)
-    query, *texts = texts
-    scores = _scores(row) if recipe.format == "scored" else None
-    if scores is not None and len(scores) != len(texts):
-        raise ValueError(f"{len(scores)} scores for {len(texts)} passages.")
+def _make_example(row: Fields, recipe: FinetuningRecipe, contract: EncodingContract) -> Example:
+    """Make an example of a query with passages."""
+    if "positive_ctxs" in row:
+        row = _read_dpr(row, contract.title_separator)
+    wanted = recipe.n_negatives != 0
+    others = _values(row, "negatives", "negative") if wanted else []
+    query, *texts = _texts(row["query"], row["positive"], *others)
     asked, own, *rest = map(plain_text, (query, *texts))
     if not asked or not own:
         return {LEFT_OUT: "rows with a blank text"}
-    passages = list(map(contract.passage, titles, texts))
+    passages = [contract.passage("", text) for text in texts]
     example = {"query": contract.query(query), "passages": passages[:1]}
-    if recipe.format == "pairs" or recipe.n_negatives == 0:
+    if not others and not recipe.needs_negatives:
         return example
+    scores = _scores(row) if recipe.is_distilled else None
+    if scores is not None and len(scores) != len(texts):
+        raise ValueError(f"{len(scores)} scores for {len(texts)} passages.")
     return example | _choose(passages, [text not in ("", own, asked) for text in rest], scores)
 
 
-def _make_graded_pair(recipe: FinetuningRecipe, contract: EncodingContract, row: Fields) -> Example:
+def _read_dpr(entry: Fields, separator: str) -> Fields:
+    """Read an entry of DPR's JSON as a row; passages begin with their titles.
+
+    As in DPR (Karpukhin et al. 2020, section 4.2), only the first positive is used, and other
+    negatives only if there are no hard ones.
+    """
+    negatives = entry.get("hard_negative_ctxs") or entry.get("negative_ctxs") or []
+    positives = entry["positive_ctxs"] or [{"text": ""}]
+    contexts = [(own.get("title"), own["text"]) for own in (positives[0], *negatives)]
+    positive, *others = [f"{title}{separator}{text}" if title else text for title, text in contexts]
+    return {"query": entry["question"], "positive": positive, "negatives": others}
+
+
+def _make_graded_pair(row: Fields, recipe: FinetuningRecipe, contract: EncodingContract) -> Example:
     """Make an example of two sentences; both are encoded as passages, as in the evaluation."""
     texts = _texts(row["sentence1"], row["sentence2"])
-    low, high = recipe.score_range or (0.0, 5.0 if recipe.format == "stsb" else 1.0)
+    low, high = recipe.score_range or (0.0, 1.0)
     score = float(row["score"])
     if not low <= score <= high:
         raise ValueError(f"score {score:g} is outside [{low:g}, {high:g}]: set score_range.")
     if not all(map(str.strip, texts)):
         return {LEFT_OUT: "rows with a blank text"}
     first, second = (contract.passage("", text) for text in texts)
-    return {"sentence1": first, "sentence2": second, "label": (score - low) / (high - low)}
+    return {"sentence1": first, "sentence2": second, LABEL: (score - low) / (high - low)}
 
 
 def _texts(*values: Any) -> list[str]:
@@ -263,12 +258,9 @@ def _texts(*values: Any) -> list[str]:
 
 
 def _scores(row: Fields) -> list[float]:
-    """Read the scores of positive and negatives; a margin is the positive's above a 0."""
-    if row.get("scores") is not None:
-        scores = _values(row, "scores", "score")
-    elif row.get("margin") is not None:
-        scores = [row["margin"], 0.0]
-    else:
+    """Read a cross-encoder's scores of positive and negatives."""
+    scores = row.get("scores")
+    if scores is None:
         scores = [row["positive_score"], *_values(row, "negative_scores", "negative_score")]
     scores = list(map(float, scores))
     if not all(map(math.isfinite, scores)):
@@ -277,15 +269,13 @@ def _scores(row: Fields) -> list[float]:
 
 
 def _values(row: Fields, plural: str, singular: str) -> list[Any]:
-    """Read the list `plural` (as JSON in tables), or `singular`, or `singular_1`, ..."""
+    """Read the list `plural`, or `singular`, or `singular_1`, ...; empty if there is none."""
     if (values := row.get(plural)) is not None:
-        with suppress(ValueError):
-            values = json.loads(values) if isinstance(values, str) else values
         if not isinstance(values, list):
-            raise ValueError(f'{plural} is {values!r:.60}, expected a list; in a table ["..."].')
+            raise ValueError(f"{plural} is {values!r:.60}, expected a list.")
         return values
-    numbered = list(takewhile(row.__contains__, (f"{singular}_{n}" for n in count(1))))
-    names = numbered if numbered and row.get(singular) is None else [singular]
+    numbered = takewhile(row.__contains__, (f"{singular}_{n}" for n in count(1)))
+    names = [singular] if singular in row else numbered
     return [row[name] for name in names if row[name] not in (None, "")]
 
 
@@ -300,12 +290,6 @@ def _choose(
         "passages": list(compress(passages, kept)),
         "scores": None if scores is None else list(compress(scores, kept)),
     }
-
-
-def _as_hard_negatives(row: Fields) -> HardNegatives:
-    """Convert a triple of ids, as in MS MARCO's qidpidtriples.train.full.2.tsv."""
-    positive, negative = str(row["positive_id"]), str(row["negative_id"])
-    return HardNegatives(str(row["query_id"]), (positive,), (negative,))
 
 
 def make_collection_examples(
@@ -353,6 +337,11 @@ def make_collection_examples(
     yield from [{LEFT_OUT: "queries of the split without a line of negatives"}] * len(left)
 
 
+def passage_columns(n_negatives: int) -> list[str]:
+    """Return the names of the columns of a query's passages."""
+    return ["positive", *(f"negative_{n}" for n in range(1, n_negatives + 1))]
+
+
 class DrawnNegatives(EpochKeys):
     """Draws the negatives of an epoch; a transform of a `datasets.Dataset`.
 
@@ -383,7 +372,7 @@ class DrawnNegatives(EpochKeys):
             found = titles_and_texts(self.passages, chosen.ravel())
             texts = [self.contract.passage(title, text) for title, text in found]
             chosen = np.array(texts, dtype=object).reshape(chosen.shape)
-        names = ["positive", *(f"negative_{n}" for n in range(1, self.n_negatives + 1))]
+        names = passage_columns(self.n_negatives)
         drawn = {"query": rows["query"], **dict(zip(names, chosen.T.tolist(), strict=True))}
         if any(rows["scores"]):
             drawn[LABEL] = _take(rows["scores"], places).tolist()

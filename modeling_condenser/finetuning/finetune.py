@@ -2,8 +2,8 @@
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -23,13 +23,12 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Poolin
 from sentence_transformers.util import SimilarityFunction
 from torch import nn
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
-from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import settle_pooler
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.model_files.contract import EncodingContract, Pooling
+from modeling_condenser.model_files.contract import Pooling
 from modeling_condenser.model_files.model_folder import find_model_folder, is_checkpoint
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, read_provenance, read_stage
@@ -38,7 +37,7 @@ from modeling_condenser.training.run import run_training
 from modeling_condenser.training.trainer import ResumableTrainer
 
 from .contrast import MaskedContrast
-from .data import LABEL, TrainingData, load_training_data
+from .data import TrainingData, load_training_data, passage_columns
 from .recipe import FinetuningRecipe
 
 logger = logging.getLogger(__name__)
@@ -179,51 +178,12 @@ def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(a - b, dim=-1)
 
 
-@dataclass
-class LengthCollator:
-    """Tokenizes a batch, with different maximum lengths for queries and passages.
-
-    sentence-transformers supports this from version 6.2.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    contract: EncodingContract
-    valid_label_columns: tuple[str, ...] = (LABEL,)  # the trainer asks a collator for it
-
-    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Make a batch of B rows.
-
-        It has `<column>_input_ids` and `<column>_attention_mask`, (B, T) int64, for each text
-        column, and optionally `label`, (B,) or (B, n) float32.
-        """
-        contract = self.contract
-        batch: dict[str, torch.Tensor] = {}
-        for column in examples[0]:
-            values = [example[column] for example in examples]
-            if column == LABEL:
-                batch[LABEL] = torch.tensor(values, dtype=torch.float32)
-                continue
-            is_query = column == "query"
-            encoded = self.tokenizer(
-                values,
-                padding=True,
-                truncation=True,
-                max_length=contract.query_max_length if is_query else contract.passage_max_length,
-                return_tensors="pt",
-                return_attention_mask=True,
-                return_token_type_ids=contract.token_type_ids,
-            )
-            batch |= {f"{column}_{name}": tensor for name, tensor in encoded.items()}
-        return batch
-
-
 def sample_batches(
-    recipe: FinetuningRecipe, run_seed: int, dataset: Dataset, **options: Any
+    recipe: FinetuningRecipe, dataset: Dataset, **options: Any
 ) -> DefaultBatchSampler:
     """Sample batches in the recipe's order; the options are those of `DefaultBatchSampler`."""
     if recipe.objective == "contrastive":
-        # sentence-transformers 6.0 passes 0 instead of its seed.
-        return SeededBatches(dataset, **{**options, "seed": run_seed})
+        return SeededBatches(dataset, **options)
     shuffled = RandomSampler(dataset, generator=options["generator"])
     sampler = SequentialSampler(dataset) if recipe.order == "sequential" else shuffled
     return DefaultBatchSampler(sampler, **options)
@@ -256,13 +216,20 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         if recipe.objective in ("contrastive", "kl"):
             self.facts["temperature"] = recipe.trained_temperature
         _check_batches(recipe, data, arguments)
-        arguments.batch_sampler = partial(sample_batches, recipe, arguments.seed)
+        arguments.batch_sampler = partial(sample_batches, recipe)
+        passages = ("sentence1", "sentence2", *passage_columns(data.facts["n_negatives"]))
+        arguments.router_mapping = {"query": "query", **dict.fromkeys(passages, "document")}
+        transformer: Any = encoder.model[0]
+        contract = encoder.contract
+        transformer.query_length = contract.query_max_length
+        transformer.document_length = contract.passage_max_length
+        if not contract.token_type_ids:
+            transformer.tokenizer.model_input_names = ["input_ids", "attention_mask"]
         super().__init__(
             model=encoder.model,
             args=arguments,
             train_dataset=data.examples,
             loss=make_loss(recipe, encoder.model),
-            data_collator=LengthCollator(encoder.model.tokenizer, encoder.contract),
         )
         self.drawn_anew = [data.drawn] if data.drawn else []
 

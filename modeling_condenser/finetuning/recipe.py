@@ -1,15 +1,13 @@
-"""The fields of a fine-tuning recipe, and the objectives and data that they are for."""
+"""The fields of a fine-tuning recipe."""
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from modeling_condenser.model_files.contract import EncodingContract, Pooling, Similarity
+from modeling_condenser.pretraining.arguments import check_objective
 from modeling_condenser.runs.recipe import check_least
 
 Objective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]
-Format = Literal[
-    "pairs", "triples", "negatives", "graded_pairs", "scored", "id_triples", "dpr", "stsb"
-]
 
 # The similarities of an objective; the first is the default.
 _SIMILARITIES: dict[Objective, tuple[Similarity, ...]] = {
@@ -19,27 +17,15 @@ _SIMILARITIES: dict[Objective, tuple[Similarity, ...]] = {
     "margin_mse": ("dot", "cosine"),
     "kl": ("dot", "cosine"),
 }
-# The sources of an objective: a collection, or a format of `data`.
-JUDGED, MINED = "collection", "collection with negatives"
-_SOURCES: dict[Objective, tuple[str, ...]] = {
-    "contrastive": (JUDGED, MINED, "pairs", "triples", "negatives", "id_triples", "dpr"),
-    "mse_cosine": ("graded_pairs", "stsb"),
-    "triplet": (MINED, "triples", "negatives", "id_triples", "dpr"),
-    "margin_mse": (MINED, "scored"),
-    "kl": (MINED, "scored"),
+# Objectives -> the settings that only they have.
+_ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("contrastive", "kl"): ("temperature",),
+    ("contrastive",): ("mini_batch_size", "gather_across_devices"),
+    ("mse_cosine", "triplet", "margin_mse", "kl"): ("order",),  # contrast chooses its batches
+    ("triplet",): ("margin",),
+    ("mse_cosine",): ("score_range",),
 }
-# The objectives or sources of a setting that is not for all.
-_USERS: dict[str, tuple[str, ...]] = {
-    "collection": (JUDGED, MINED, "id_triples"),
-    "negatives": (MINED,),
-    **dict.fromkeys("format data_name data_revision columns first_rows".split(), get_args(Format)),
-    "n_negatives": (MINED, "negatives", "scored", "dpr"),
-    "temperature": ("contrastive", "kl"),
-    **dict.fromkeys(("mini_batch_size", "gather_across_devices"), ("contrastive",)),
-    "order": ("mse_cosine", "triplet", "margin_mse", "kl"),  # contrast chooses its batches
-    "margin": ("triplet",),
-    "score_range": ("mse_cosine",),
-}
+_OF_DATA = ("data_name", "data_revision", "columns", "first_rows")
 
 
 @dataclass(frozen=True)
@@ -60,21 +46,19 @@ class FinetuningRecipe:
             writes them, or lines of query id, tab, passage ids separated by commas.
         data: other training data: a file or pattern of .jsonl, .json, .tsv, .csv or .parquet (all
             but .parquet also compressed), a list of them, or a Hub data set. A file that exists is
-            not taken for a pattern.
+            not taken for a pattern. Columns are query, positive and negative (or a list negatives,
+            or negative_1, negative_2, ...); for distillation also a list scores, or positive_score
+            and negative_score(s); for graded pairs sentence1, sentence2 and score. DPR's JSON is
+            read as published.
         data_name: configuration of a Hub data set.
         data_revision: branch, tag or commit of a Hub data set.
-        format: what a row of `data` contains: "pairs" (query, positive), "triples" (and negative),
-            "negatives" (and negative_1, negative_2, ... or a list negatives), "graded_pairs"
-            (sentence1, sentence2, score), "scored" (as negatives, with positive_score and
-            negative_score(s), a list scores, or margin), "id_triples" (query_id, positive_id,
-            negative_id of `collection`), "dpr" (DPR's JSON), "stsb" (the STS benchmark's files).
         columns: our names -> the data's names, such as {query: question}; or, for a file without
             a header, the list of all its columns in their order.
         first_rows: read at most this many rows of the data.
         train_size: number of training examples to use, all by default.
         subset_seed: selects them; the subsets of one seed are nested.
-        n_negatives: how many of a row's negatives to train with, drawn anew each epoch; by default
-            1 for DPR's data and for triplets, else as many as every row has.
+        n_negatives: how many of a row's negatives to train with, drawn anew each epoch; 1 for
+            triplets, else by default as many as every row has.
         order: "shuffled", or "sequential" for the order of the data.
         pooling: how token vectors become one vector; the contract's by default.
         similarity: of the objective and of the retriever: "dot" or "cosine" for contrastive,
@@ -91,7 +75,7 @@ class FinetuningRecipe:
             contrastive by the cosine, as in pre-training.
         margin: of the triplet loss; 1 by default, as in Reimers & Gurevych 2019, section 3.
         score_range: lowest and highest score of graded pairs, which become 0 and 1; [0, 1] by
-            default, [0, 5] for the format stsb.
+            default. That of the STS benchmark is [0, 5].
         mini_batch_size: number of texts to encode at once (gradient cache, Gao et al. 2021); the
             gradient is the same. Off by default.
         gather_across_devices: use the passages of all devices as negatives.
@@ -108,7 +92,6 @@ class FinetuningRecipe:
     data: str | list[str] | None = None
     data_name: str | None = None
     data_revision: str | None = None
-    format: Format | None = None
     columns: dict[str, str] | list[str] | None = None
     first_rows: int | None = None
     train_size: int | None = None
@@ -131,30 +114,15 @@ class FinetuningRecipe:
 
     def __post_init__(self) -> None:
         """Check what can be checked without reading a file."""
-        objective, source = self.objective, self.source
+        objective = self.objective
         check_least(self, train_size=1, first_rows=1, n_negatives=0, mini_batch_size=1)
         check_least(self, subset_seed=0, temperature=1e-6)
         scores = self.score_range
         if scores is not None and not (len(scores) == 2 and scores[0] < scores[1]):
             raise ValueError(f"score_range is {scores}, expected [lowest, highest].")
-        if source in (JUDGED, MINED, "id_triples") and self.collection is None:
-            raise ValueError(
-                "The recipe names no collection: add one, or data that holds the texts themselves."
-            )
-        if source not in _SOURCES[objective]:
-            raise ValueError(
-                f"objective {objective} does not train on {source!r}, but on "
-                f"{', '.join(_SOURCES[objective])}: set data and format to one of these, or "
-                "negatives to a file that `condenser mine` wrote."
-            )
-        for field in fields(self):
-            users = _USERS.get(field.name, (objective,))
-            is_set = getattr(self, field.name) != field.default
-            if is_set and objective not in users and source not in users:
-                raise ValueError(
-                    f"{field.name} is for {', '.join(users)}, not for objective {objective} with "
-                    f"{source}: remove it."
-                )
+        for objectives, names in _ONLY_FOR.items():
+            check_objective(self, objectives, names)
+        self._check_source()
         if self.trained_similarity not in self.similarities:
             raise ValueError(
                 f"similarity {self.similarity!r} is not supported for objective {objective}; "
@@ -168,12 +136,29 @@ class FinetuningRecipe:
         if objective == "triplet" and self.n_negatives not in (None, 1):
             raise ValueError("A triplet has one negative: remove n_negatives.")
 
+    def _check_source(self) -> None:
+        if (self.collection is None) == (self.data is None):
+            raise ValueError(
+                f"The recipe names {'neither' if self.data is None else 'both'} a collection and "
+                "data: expected a collection, or data that holds the texts themselves."
+            )
+        if self.data is None and self.objective == "mse_cosine":
+            raise ValueError("objective mse_cosine trains on graded pairs: set data.")
+        if self.data is None and self.negatives is None and self.needs_negatives:
+            raise ValueError(
+                f"objective {self.objective} with n_negatives {self.n_negatives} needs negatives: "
+                "set negatives to a file that `condenser mine` wrote, or set data."
+            )
+        for name in _OF_DATA if self.data is None else ("negatives",):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} has no use for the source {self.data or self.collection}: remove it."
+                )
+
     @property
-    def source(self) -> str:
-        """The kind of training data: the format of `data`, or `JUDGED` or `MINED`."""
-        if self.data is not None:
-            return self.format or "data without a format"
-        return JUDGED if self.negatives is None else MINED
+    def needs_negatives(self) -> bool:
+        """Whether an example without a negative cannot be used."""
+        return self.objective in ("triplet", "margin_mse", "kl") or bool(self.n_negatives)
 
     @property
     def similarities(self) -> tuple[Similarity, ...]:

@@ -52,6 +52,7 @@ from .recipe import MiningRecipe
 logger = logging.getLogger(__name__)
 
 NEGATIVES_FILE, EXAMPLES_FILE = "negatives.jsonl", "examples.jsonl"
+QUERIES_A_WINDOW = 4096  # memory grows with it; exact search reads all vectors for each window
 
 
 def mine(
@@ -99,12 +100,7 @@ def mine(
     if recipe.cross_encoder is not None:
         from modeling_condenser.encoding.encode import local_device
 
-        scorer = RelevanceScorer(
-            recipe.cross_encoder,
-            max_length=recipe.cross_encoder_max_length,
-            batch_size=recipe.cross_encoder_batch_size,
-            device=local_device(search.device_list),
-        )
+        scorer = RelevanceScorer(recipe.cross_encoder, device=local_device(search.device_list))
     identity = {
         "system_fingerprint": parsed.fingerprint,
         "passages_fingerprint": fingerprint_passages(loaded.passages),
@@ -118,12 +114,13 @@ def mine(
         logger.info("%s is finished.", folder)
         return folder / NEGATIVES_FILE
 
-    work_folder = Path(recipe.work_folder or folder / "search")
     # Windows of another system or collection are in another folder.
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     negatives = folder / NEGATIVES_FILE
     with show_bars(progress):
-        searcher = open_searcher(parsed, loaded.passages, work_folder, settings=search, dev=dev)
+        searcher = open_searcher(
+            parsed, loaded.passages, folder / "search", settings=search, dev=dev
+        )
         if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(labelled):
             raise ValueError(
                 f"{parsed.model} has none of the {len(labelled)} queries: use a run of this split."
@@ -181,14 +178,16 @@ def _mine_windows(
     Returns:
         The number of candidates that each filter dropped.
     """
-    size, dropped = miner.recipe.queries_per_window, Counter[str]()
+    dropped = Counter[str]()
     windows.mkdir(exist_ok=True)
-    starts = range(0, len(labelled), size)
+    starts = range(0, len(labelled), QUERIES_A_WINDOW)
     with whole_file(windows.parent / NEGATIVES_FILE) as joined:
         for start in bar(starts, "mining", unit="window"):
             file = windows / f"{start}.json"
             if not file.is_file():
-                mined, counts = miner.mine(dict(islice(labelled.items(), start, start + size)))
+                mined, counts = miner.mine(
+                    dict(islice(labelled.items(), start, start + QUERIES_A_WINDOW))
+                )
                 lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in mined)
                 write_json(file, {"dropped": counts, "lines": lines})
             window = json.loads(file.read_text(encoding="utf-8"))

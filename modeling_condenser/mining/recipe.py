@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from modeling_condenser.collection.dpr import Match
 from modeling_condenser.runs.recipe import check_least
 
 
@@ -24,24 +23,15 @@ class MiningRecipe:
         seed: of the sampling, for each query independently.
         positives: "judgements": passages judged relevant; "answers", for collections without
             judgements: the first passage found with an answer (Karpukhin et al. 2020, 4.2).
-        min_score: drop candidates with a lower score of the searcher.
-        max_score: drop candidates with a higher score of the searcher.
-        absolute_margin: drop candidates that score higher than the positive's score minus this.
-        relative_margin: the same as a share of the positive's score: 0.05 keeps candidates with
-            at most 95 % of it. Both margins refer to the lowest score of several positives.
+        relative_margin: drop candidates that score higher than this below the positive's score, as
+            a share of it: 0.05 keeps candidates with at most 95 % (NV-Retriever's TopK-PercPos).
+            The lowest score of several positives counts.
         answer_filter: drop candidates that contain an answer of the query.
-        answer_match: "string", or "regex" for answers that are regular expressions.
         cross_encoder: folder or Hub name; scores positives and negatives.
         negative_below: drop candidates for which the cross-encoder's probability of relevance is
             at least this; 0.1 in RocketQA.
         positive_above: use candidates with a higher probability as positives; 0.9 in RocketQA.
-        cross_encoder_max_length: maximum tokens of a pair; the model's own by default.
-        cross_encoder_batch_size: pairs to score at once.
-        title_separator: between a passage's title and text, for the cross-encoder and examples.
         with_text: also write the texts, one line per query and positive.
-        queries_per_window: queries to mine together. Memory grows with it; exact search reads all
-            vectors once per window, and an interrupted command repeats one window.
-        work_folder: for embeddings and index; by default in the output folder.
     """
 
     system: str
@@ -54,24 +44,15 @@ class MiningRecipe:
     sampling: Literal["random", "top"] = "random"
     seed: int = 0
     positives: Literal["judgements", "answers"] = "judgements"
-    min_score: float | None = None
-    max_score: float | None = None
-    absolute_margin: float | None = None
     relative_margin: float | None = None
     answer_filter: bool = False
-    answer_match: Match = "string"
     cross_encoder: str | None = None
     negative_below: float | None = None
     positive_above: float | None = None
-    cross_encoder_max_length: int | None = None
-    cross_encoder_batch_size: int = 64
-    title_separator: str = " "
     with_text: bool = False
-    queries_per_window: int = 4096
-    work_folder: str | None = None
 
     def __post_init__(self) -> None:
-        check_least(self, n_negatives=1, queries_per_window=1, cross_encoder_batch_size=1)
+        check_least(self, n_negatives=1)
         n_ranks, least = self.last_rank - self.first_rank + 1, self.n_negatives or 1
         if self.first_rank < 1 or n_ranks < least:
             raise ValueError(

@@ -20,7 +20,7 @@ _ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
     ("cocondenser",): ("contrastive_weight", "spans", "span_length"),
     ("ict",): ("query_length", "removal_probability"),
     ("tsdae",): ("deletion_probability",),
-    ("condenser", "mlm", "tsdae"): ("tokens_per_batch", "streaming"),
+    ("condenser", "mlm", "tsdae"): ("tokens_per_batch",),
     ("condenser", "mlm", *CONTRASTIVE): ("mlm_probability", "bow_weight", "packed"),
 }
 # Settings -> the least and the greatest value.
@@ -50,8 +50,6 @@ class CondenserTrainingArguments(TrainingArguments):
             the Condenser's losses on two spans of each document and a contrast of their vectors;
             "ict", the Inverse Cloze Task; "tsdae", a decoder that reconstructs blocks from the
             vectors of noisy copies. With "cocondenser" and "ict", batch sizes count pairs.
-        streaming: read the corpus during training instead of preparing it on disk; needs
-            `max_steps`. Each process reads the whole corpus and takes its own batches.
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length.
         mlm_probability: share of a block's tokens to mask.
@@ -79,7 +77,6 @@ class CondenserTrainingArguments(TrainingArguments):
     """
 
     objective: Objective = "condenser"
-    streaming: bool = False
     max_length: int = 512
     short_block_probability: float = 0.1
     mlm_probability: float = 0.15
@@ -103,27 +100,18 @@ class CondenserTrainingArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_settings()
         if self.objective in CONTRASTIVE:
             self.dataloader_drop_last = True  # a smaller batch would be another loss
-
-    def check_settings(self) -> None:
-        """Raise a ValueError if a setting has a wrong type, or settings do not fit each other."""
         for name, hint in CondenserTrainingArguments.__annotations__.items():
             setattr(self, name, check_value(name, getattr(self, name), hint))
         for objectives, names in _ONLY_FOR.items():
-            _check_objective(self, objectives, names)
+            check_objective(self, objectives, names)
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
                 raise ValueError(f"{name} is {value}, expected {least} to {most}.")
         if self.bow_weight_end is not None and not self.bow_weight:
             raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
-        if self.streaming and self.tokens_per_batch is not None:
-            raise ValueError(
-                "tokens_per_batch does not work with a streamed corpus, because its lengths are "
-                "unknown: set per_device_train_batch_size instead."
-            )
         if self.packed and self.attn_implementation is not None:
             raise ValueError(
                 f"attn_implementation is {self.attn_implementation}, but packed batches have their "
@@ -168,10 +156,10 @@ class PretrainingRecipe:
     readiness: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        _check_objective(self, WITH_HEAD, HEAD_SETTINGS)
+        check_objective(self, WITH_HEAD, HEAD_SETTINGS)
 
 
-def _check_objective(settings: Any, objectives: tuple[str, ...], names: tuple[str, ...]) -> None:
+def check_objective(settings: Any, objectives: tuple[str, ...], names: tuple[str, ...]) -> None:
     """Raise a ValueError if one of these settings is set, but the objective does not have it."""
     for name in names if settings.objective not in objectives else ():
         if getattr(settings, name) != getattr(type(settings), name):

@@ -108,9 +108,8 @@ class ContrastiveTrainer(CondenserTrainer):
     """
 
     objectives = CONTRASTIVE
-    args: CondenserTrainingArguments
 
-    def __init__(self, model: Any, args: CondenserTrainingArguments, *others: Any, **kwargs: Any):
+    def __init__(self, model: Any, args: CondenserTrainingArguments, **kwargs: Any):
         if args.gradient_accumulation_steps > 1:
             raise ValueError(
                 f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, but a "
@@ -131,7 +130,7 @@ class ContrastiveTrainer(CondenserTrainer):
             )
         model.config.compare_by(self.similarity)
         self.only_contrast = is_contrast_only(model, args.objective)
-        super().__init__(model, args, *others, **kwargs)
+        super().__init__(model, args, **kwargs)
         self.facts["only_contrast"] = self.only_contrast
         if args.objective == "ict":  # nothing is masked
             self.logged_losses = ("bow_loss",)

@@ -14,10 +14,9 @@ paper, one encoder serves query and context, and contexts have no titles.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import chain, count, groupby, islice, pairwise
+from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -31,7 +30,6 @@ from datasets import (
     Value,
 )
 from datasets.fingerprint import Hasher
-from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.collection.chunks import CHUNK_CHARACTERS, in_chunks, rows_a_read
@@ -39,7 +37,6 @@ from modeling_condenser.collection.chunks import CHUNK_CHARACTERS, in_chunks, ro
 from .collator import text_room
 from .counter_random import EpochKeys, random_keys, uniforms
 from .sentences import sentence_starts
-from .survey import warn_of_unknown
 
 _CHUNK = 256  # documents that are tokenized together, if they are short
 _FINGERPRINTED = 4096  # blocks in a step of the fingerprint, which depends on it
@@ -83,10 +80,6 @@ class BlockBuilder:
             for ids, starts in self._split(*document, number)
         ]
         return {name: [row[i] for row in found] for i, name in enumerate(self.features)}
-
-    def __getitem__(self, chunk: Sequence[tuple[str | None, int]]) -> list[np.ndarray]:
-        """The blocks of documents and their numbers."""
-        return self.rows(*zip(*chunk, strict=True))["input_ids"]
 
     def _tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each document, int32, and where its sentences begin among them."""
@@ -289,64 +282,3 @@ def with_keys(blocks: Iterable[np.ndarray], keys: np.ndarray) -> list[dict[str, 
     """Examples for the collator: blocks, and the keys of their masks, (B,)."""
     rows = zip(blocks, keys.tolist(), strict=True)
     return [{"input_ids": ids, "mask_key": key} for ids, key in rows]
-
-
-@dataclass(eq=False)
-class StreamedBlocks(torch.utils.data.IterableDataset):
-    """Blocks built while they are read, with their mask keys, shuffled within a buffer.
-
-    The epochs follow each other without an end, because the Trainer resumes by counting batches.
-    The order does not depend on `num_proc`, the processes that tokenize. The data loader that reads
-    the blocks must have no workers.
-    """
-
-    documents: Iterable[dict[str, Any]]
-    builder: BlockBuilder
-    _: KW_ONLY
-    seed: int
-    num_proc: int = 0
-    buffer_size: int = 10_000  # blocks to shuffle among each other
-
-    def fingerprint(self) -> str:
-        """SHA-256 of the first 256 documents, because reading all of them may take days."""
-        texts = [document["text"] or "" for document in islice(self.documents, _CHUNK)]
-        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for epoch in count():
-            blocks = self.read_epoch(epoch)
-            if (first := next(blocks, None)) is None:
-                raise ValueError("None of the documents has any text: the corpus is empty.")
-            yield from chain([first], blocks)
-
-    def read_epoch(self, epoch: int) -> Iterator[dict[str, Any]]:
-        """All blocks once: a random one of the buffer for each one that is read."""
-        rng = np.random.default_rng([self.seed, epoch])
-        keyed = (
-            with_keys([ids], random_keys(self.seed, epoch, number))[0]
-            for number, ids in enumerate(self._build())
-        )
-        buffer = list(islice(keyed, self.buffer_size))
-        if epoch == 0:
-            tokens = np.concatenate([block["input_ids"] for block in buffer] or [[]])
-            n_unknown = (tokens == self.builder.tokenizer.unk_token_id).sum()
-            warn_of_unknown(self.builder.tokenizer, n_unknown, len(tokens))
-        for block in keyed:
-            place = int(rng.integers(self.buffer_size))
-            buffer[place], block = block, buffer[place]
-            yield block
-        for place in rng.permutation(len(buffer)):
-            yield buffer[place]
-
-    def _build(self) -> Iterator[np.ndarray]:
-        """The blocks in the order of `build_blocks`."""
-        numbered = ((document["text"], number) for number, document in enumerate(self.documents))
-        chunks: DataLoader = DataLoader(
-            self.builder,  # type: ignore[arg-type]
-            batch_size=None,
-            sampler=in_chunks(numbered, most=_CHUNK, text=itemgetter(0)),  # type: ignore[arg-type]
-            num_workers=self.num_proc,
-            collate_fn=list,
-            generator=torch.Generator(),  # so that the global one is not used
-        )
-        return chain.from_iterable(chunks)

@@ -4,19 +4,27 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import datasets
-from datasets import Dataset, Features, IterableDataset, Value, load_dataset, load_from_disk
+from datasets import (
+    Dataset,
+    Features,
+    Value,
+    concatenate_datasets,
+    load_from_disk,
+)
 from datasets.config import DATASET_STATE_JSON_FILENAME
-from datasets.exceptions import DatasetsError
 
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.load import resolve_collection_name
 from modeling_condenser.collection.passages import file_states, store_rows
-from modeling_condenser.collection.text_files import find_file, match_paths, read_rows
+from modeling_condenser.collection.text_files import (
+    find_file,
+    load_hub_rows,
+    match_paths,
+    read_rows,
+)
 from modeling_condenser.runs.recipe import fill
 
 _FILE = re.compile(r"\.(txt|jsonl?|csv|parquet)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE)
@@ -64,28 +72,22 @@ def read_sources(corpus: Any) -> list[Source]:
     return list(fill({"path": corpus}, Source))
 
 
-def load_documents(corpus: Any, *, streaming: bool = False) -> Dataset | IterableDataset:
+def load_documents(corpus: Any) -> Dataset:
     """Open a corpus (see `read_sources`) as a data set with the one column `text`.
 
-    Its parts follow each other; when streaming, their documents alternate.
+    Its parts follow each other.
 
     Raises:
         FileNotFoundError: a local file does not exist.
         ValueError: a field of a source is wrong, or files cannot be read, are of several kinds, or
             have no text column.
     """
-    parts = [_load_source(source, streaming) for source in read_sources(corpus)]
-    if len(parts) == 1:
-        return parts[0]
-    if streaming:
-        return datasets.interleave_datasets(
-            parts, stopping_strategy="all_exhausted_without_replacement"
-        )
-    return datasets.concatenate_datasets(parts)
+    parts = [_load_source(source) for source in read_sources(corpus)]
+    return parts[0] if len(parts) == 1 else concatenate_datasets(parts)
 
 
-def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
-    rows = _load_texts(source, streaming)
+def _load_source(source: Source) -> Dataset:
+    rows = _load_texts(source)
     if source.join_rows > 1:
         rows = rows.map(
             lambda rows: {"text": [" ".join(filter(None, rows["text"]))]},
@@ -95,21 +97,14 @@ def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
     return rows
 
 
-def features_of(rows: Dataset | IterableDataset) -> Features:
-    """The columns of a data set and their types, which some streams show only in a row."""
-    return rows.features or Dataset.from_list(list(rows.take(1))).features
-
-
-def select_text(
-    rows: Dataset | IterableDataset, column: str, *, name: str, advice: str
-) -> Dataset | IterableDataset:
+def select_text(rows: Dataset, column: str, *, name: str, advice: str) -> Dataset:
     """Take the text of a data set, as its only column, `text`.
 
     Raises:
         ValueError: there is no such column, or it holds neither text nor numbers. The message has
             the name of the data set, and advice.
     """
-    features = features_of(rows)
+    features = rows.features
     if column not in features:
         raise ValueError(_missing_column(name, column, features, advice))
     if not isinstance(features[column], Value):
@@ -119,9 +114,7 @@ def select_text(
     rows = rows.select_columns([column])
     if column != "text":
         rows = rows.rename_column(column, "text")
-    if rows.features != _FEATURES:  # Parquet often holds large strings
-        rows = rows.cast(_FEATURES)
-    return rows
+    return rows if rows.features == _FEATURES else rows.cast(_FEATURES)
 
 
 def _missing_column(name: str, column: str, columns: Iterable[str], advice: str) -> str:
@@ -129,28 +122,19 @@ def _missing_column(name: str, column: str, columns: Iterable[str], advice: str)
     return f"{name} has no column {column!r}: its columns are {columns}. {advice}"
 
 
-def _load_texts(source: Source, streaming: bool) -> Dataset | IterableDataset:
+def _load_texts(source: Source) -> Dataset:
     folder = Path(resolve_collection_name(source.path))
     path = find_file(folder, CORPUS_FILE) or folder
     if not path.exists() and _HUB_NAME.fullmatch(source.path) and not _FILE.search(source.path):
-        rows: Any = _load_from_hub(source, streaming)
+        rows = load_hub_rows(source.path, source.name, split=source.split, revision=source.revision)
     elif (path / DATASET_STATE_JSON_FILENAME).is_file():
         rows = load_from_disk(str(path))
-        rows = rows.to_iterable_dataset() if streaming else rows
     else:
-        return _load_files(_find_files(path, source), source.text_column, streaming)
+        files = _find_files(path, source)
+        identity = ["texts", source.text_column, *file_states(files)]
+        read = partial(_read_texts, files, source.text_column)
+        return store_rows(read, _FEATURES, identity=identity, batch_rows=_STORED)
     return select_text(rows, source.text_column, name=source.path, advice="Set text_column.")
-
-
-def _load_from_hub(source: Source, streaming: bool) -> Any:
-    options = {"split": source.split, "revision": source.revision, "streaming": streaming}
-    try:
-        return load_dataset(source.path, source.name, **options)
-    except (OSError, ValueError, DatasetsError) as error:
-        raise FileNotFoundError(
-            f"There is no file or folder {source.path!r}, and the Hub data set of that name could "
-            f"not be loaded: {error.__cause__ or error}"
-        ) from error
 
 
 def _find_files(path: Path, source: Source) -> list[Path]:
@@ -176,16 +160,6 @@ def _find_files(path: Path, source: Source) -> list[Path]:
     return next(iter(files.values()))
 
 
-def _load_files(files: list[Path], column: str, streaming: bool) -> Dataset | IterableDataset:
-    """Store the text of files in the cache of `datasets`, or read it as a stream."""
-    read = partial(_read_texts, files, column)
-    if not streaming:
-        identity = ["texts", column, *file_states(files)]
-        return store_rows(read, _FEATURES, identity=identity, batch_rows=_STORED)
-    next(read(), None)  # so that a missing column is found now
-    return IterableDataset.from_generator(read, features=_FEATURES)
-
-
 def _read_texts(files: Iterable[Path], column: str) -> Iterator[dict[str, str | None]]:
     """Read one column, whatever the other columns are; a row without it has no text.
 
@@ -196,11 +170,7 @@ def _read_texts(files: Iterable[Path], column: str) -> Iterator[dict[str, str | 
         row, n_rows, has_column = dict[str, Any](), 0, False
         for row in read_rows(file, needed=column):
             n_rows += 1
-            if column in row and not has_column:
-                has_column = True
-                yield from repeat({"text": None}, n_rows - 1)
-            if not has_column:
-                continue
+            has_column |= column in row
             value = row.get(column)
             if not isinstance(value, str | int | float | None):
                 raise ValueError(

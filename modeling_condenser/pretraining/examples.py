@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from datasets import Dataset, Features, IterableDataset, List, Value
+from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -21,8 +21,6 @@ from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import (
     CondenserDataCollator,
     TokenBudgetBatches,
-    read_text,
-    special_frame,
     text_room,
 )
 from .data import (
@@ -30,48 +28,41 @@ from .data import (
     Draw,
     EvaluationBlocks,
     KeyedBlocks,
-    StreamedBlocks,
     build_blocks,
     draw_query,
     draw_spans,
     fingerprint_blocks,
 )
-from .documents import features_of, select_text
-from .survey import report_share, survey, warn_of_unknown, with_two_parts
+from .documents import select_text
+from .survey import survey, warn_of_unknown, with_two_parts
 from .tsdae import DenoisingCollator, add_decoder
 from .warm_start import check_fit
 
 logger = logging.getLogger(__name__)
 
 
-def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset | None:
-    """Convert the data that a trainer is given to rows with the one column `text` or `input_ids`.
+def as_rows(data: Any, *, name: str) -> Dataset | None:
+    """Convert the data that a trainer is given to rows with the one column `text`.
 
-    Returns None for data that the collator reads as they are: data sets of torch, token ids with a
-    `mask_key`, and streams of token ids.
+    Returns None for data sets of torch, whose examples the collator reads as they are.
 
     Raises:
         ValueError: the data are empty or have another form; `name` is the argument that holds them.
     """
+    if isinstance(data, torch.utils.data.Dataset):
+        return None
     if isinstance(data, list | tuple) and all(isinstance(row, str | Mapping) for row in data):
         data = Dataset.from_list([{"text": row} if isinstance(row, str) else row for row in data])
-    if not isinstance(data, Dataset | IterableDataset):
-        if isinstance(data, torch.utils.data.Dataset):
-            return None
+    if not isinstance(data, Dataset):
         hint = f" Choose a split, such as {name}['train']." if isinstance(data, Mapping) else ""
         raise ValueError(
             f"{name} is a {type(data).__name__}, expected a list of strings, or a data set or a "
-            f"list of rows with a column `text` (or `input_ids`).{hint}"
+            f"list of rows with a column `text`.{hint}"
         )
-    features = features_of(data)
-    if not features:
+    if not data.features:
         raise ValueError(f"{name} is empty.")
-    if "input_ids" not in features:
-        advice = f'Rename the one that holds the text: {name}.rename_column(COLUMN, "text").'
-        return select_text(data, "text", name=name, advice=advice)
-    if "mask_key" in features or isinstance(data, IterableDataset):
-        return None
-    return data.select_columns([n for n in ("input_ids", "attention_mask") if n in features])
+    advice = f'Rename the one that holds the text: {name}.rename_column(COLUMN, "text").'
+    return select_text(data, "text", name=name, advice=advice)
 
 
 def _check_tokens(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
@@ -106,7 +97,7 @@ def make_collator(
     elif packed is None:
         packed = why_not_packed(model.condenser.encoder) is None
     if objective == "tsdae":
-        add_decoder(model, tokenizer, seed=arguments.seed)
+        add_decoder(model, seed=arguments.seed)
         packed = False  # the decoder takes padded batches
     only_contrast = is_contrast_only(model, objective)
     if only_contrast and (objective == "cocondenser" or arguments.bow_weight):
@@ -115,12 +106,12 @@ def make_collator(
             "masked tokens and bags of words are left out.",
             objective,
         )
-    if only_contrast or (objective in ("ict", "tsdae") and not arguments.bow_weight):
+    if only_contrast or (objective == "ict" and not arguments.bow_weight):
         for name in ("lm_head", "head", "head_norm") if only_contrast else ("lm_head",):
             getattr(model, name, nn.Identity()).requires_grad_(False)
         # Of the LM head only the tied weights are trained.
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)
-    elif objective != "tsdae":  # whose decoder has a copy
+    else:
         config.lm_head_is_new = False
     if packed:
         use_packing(model)
@@ -151,26 +142,21 @@ def prompts_of(model: Any, objective: str) -> tuple[str, ...]:
 
 
 def make_examples(
-    rows: Dataset | IterableDataset,
+    rows: Dataset,
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
     *,
     prompts: Sequence[str] = ("",),
     for_evaluation: bool = False,
 ) -> tuple[Any, TokenBudgetBatches | None, dict[str, Any]]:
-    """Make the examples of the objective from text or token ids (`as_rows`).
+    """Make the examples of the objective from text (`as_rows`).
 
     `prompts` are those of the collator. Examples for evaluation have the same masks and pairs each
-    time, and a stream of them is read to its end.
+    time.
 
     Returns:
         Data set, batches if they have a token budget, and facts for the run's record.
     """
-    if not for_evaluation:
-        arguments.streaming = isinstance(rows, IterableDataset)
-        arguments.check_settings()
-    elif isinstance(rows, IterableDataset):
-        rows = Dataset.from_list(list(rows))
     objective, seed = arguments.objective, arguments.seed
     kinds: dict[str, Any] = {"cocondenser": arguments.spans, "ict": "passages"}
     builder = BlockBuilder(
@@ -181,34 +167,18 @@ def make_examples(
         prompt=prompts[-1],
         kind=kinds.get(objective, "blocks"),
     )
-    if isinstance(rows, IterableDataset):
-        # The stream has its own workers.
-        n_workers, arguments.dataloader_num_workers = arguments.dataloader_num_workers, 0
-        return StreamedBlocks(rows, builder, seed=seed, num_proc=n_workers), None, {}
     # The first process builds the blocks, and the others read them from the cache.
     with arguments.main_process_first(desc="preparing the text"):
-        if "text" in rows.column_names:
-            _warn_of_one_text(rows["text"])
-            if objective in CONTRASTIVE:
-                rows = drop_copies(rows, "text")
-            texts = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
-        elif objective in CONTRASTIVE:
-            raise ValueError(
-                f"objective {objective} makes pairs from text, but the data have only input_ids: "
-                "give a column `text` instead."
-            )
-        else:
-            texts = _without_padding(rows, tokenizer)
-        room = text_room(tokenizer, arguments.max_length, prompt=prompts[-1])
-        reading = _reading(tokenizer, arguments, prompts[0])
-        found = survey(texts, tokenizer, room=room, **reading)
+        if objective in CONTRASTIVE:
+            rows = drop_copies(rows, "text")
+        texts = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
+        found = survey(texts, tokenizer)
         blocks, left_out = texts, dict[str, int]()
         if objective in CONTRASTIVE:
             blocks, left_out = with_two_parts(texts, found, len(rows))
             blocks = drop_copies(blocks, "input_ids")
     facts = {"n_documents": len(rows), "n_blocks": len(blocks), **left_out}
     warn_of_unknown(tokenizer, found.n_unknown, found.lengths.sum())
-    report_share(found, len(blocks), arguments)
     batches = None
     if (budget := arguments.tokens_per_batch) is not None and not for_evaluation:
         n_special = builder.max_length - builder.room
@@ -216,19 +186,13 @@ def make_examples(
         n_processes = arguments.world_size
         batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
-    draws: dict[str, Draw] = {"cocondenser": draw_spans, "ict": partial(draw_query, **reading)}
-    return kind(blocks, seed=seed, draw=draws.get(objective)), batches, facts
-
-
-def _warn_of_one_text(texts: Sequence[str | None]) -> None:
-    first = next(iter(texts), None)
-    if len(texts) > 1 and all(text == first for text in texts):
-        logger.warning(
-            "All %d documents are the same text, %.60r: check the corpus, and the column that its "
-            "text is taken from (text_column).",
-            len(texts),
-            first,
-        )
+    draw: Draw | None = draw_spans if objective == "cocondenser" else None
+    if objective == "ict":
+        length = min(arguments.query_length, arguments.max_length)
+        room = text_room(tokenizer, length, name="query_length", prompt=prompts[0])
+        share = arguments.removal_probability
+        draw = partial(draw_query, query_room=room, removal_probability=share)
+    return kind(blocks, seed=seed, draw=draw), batches, facts
 
 
 def drop_copies(rows: Dataset, column: str) -> Dataset:
@@ -250,42 +214,8 @@ def drop_copies(rows: Dataset, column: str) -> Dataset:
 
 
 def fingerprint_examples(examples: Any) -> dict[str, str]:
-    """Fingerprints of training data, for the run's record.
-
-    A stream is known by its first documents only, and a data set of torch not at all.
-    """
-    if isinstance(examples, StreamedBlocks):
-        return {"first_documents_sha256": examples.fingerprint()}
+    """Fingerprints of training data, for the run's record; a data set of torch has none."""
     blocks = examples.blocks if isinstance(examples, KeyedBlocks) else examples
     if isinstance(blocks, Dataset) and "input_ids" in blocks.column_names:
         return {"blocks_sha256": fingerprint_blocks(blocks)}
     return {}
-
-
-def _without_padding(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """Blocks of token ids that may be padded and have special tokens around them."""
-    frame, pad_token_id = special_frame(tokenizer), tokenizer.pad_token_id
-
-    def read(columns: dict[str, list]) -> dict[str, list]:
-        rows = zip(*columns.values(), strict=True)
-        examples = (dict(zip(columns, row, strict=True)) for row in rows)
-        blocks = (read_text(example, frame, pad_token_id) for example in examples)
-        return {"input_ids": [ids for ids in blocks if len(ids)]}
-
-    names, features = rows.column_names, Features({"input_ids": List(Value("int32"))})
-    return rows.map(
-        read, batched=True, remove_columns=names, features=features, desc="Reading token ids"
-    )
-
-
-def _reading(
-    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments, prompt: str
-) -> dict[str, Any]:
-    """How a pseudo-query is drawn, if the objective needs one."""
-    if arguments.objective != "ict":
-        return {}
-    length = min(arguments.query_length, arguments.max_length)
-    return {
-        "query_room": text_room(tokenizer, length, name="query_length", prompt=prompt),
-        "removal_probability": arguments.removal_probability,
-    }

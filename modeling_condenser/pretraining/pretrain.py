@@ -50,7 +50,7 @@ def pretrain(
         name = resolve_encoder_name(recipe.tokenizer or recipe.encoder)
         tokenizer, model = AutoTokenizer.from_pretrained(name), open_model(recipe)
         with arguments.main_process_first(desc="reading the text"):
-            documents = load_documents(recipe.corpus, streaming=arguments.streaming)
+            documents = load_documents(recipe.corpus)
         kind = ContrastiveTrainer if recipe.objective in CONTRASTIVE else CondenserTrainer
         trainer = kind(model, arguments, train_dataset=documents, processing_class=tokenizer)
         for make_callback in callbacks:

@@ -82,20 +82,8 @@ def read_encoding(
     # `encode_document` looks for this name first.
     named = {"query": encoding["query_prompt"], "document": encoding["passage_prompt"]}
     encoding["prompts"] = {**prompts, **named}
-    _tell(name, pooling, encoding)
+    logger.info("%s: %s pooling, %s similarity.", name, pooling, similarity)
     return {"pooling": pooling, "encoding": encoding}
-
-
-def _tell(name: str, pooling: str, encoding: Mapping[str, Any]) -> None:
-    lengths = [
-        encoding[key] for key in ("query_max_length", "passage_max_length") if key in encoding
-    ]
-    facts = [f"{pooling} pooling", f"{encoding['similarity']} similarity"]
-    facts += ["normalised"] if encoding["normalize"] else []
-    facts += [f"at most {max(lengths)} tokens"] if lengths else []
-    facts += [f"prompt {text!r}" for text in dict.fromkeys(encoding["prompts"].values()) if text]
-    facts += [f"exported in {encoding['dtype']}"] if "dtype" in encoding else []
-    logger.info("Kept of %s: %s.", name, ", ".join(facts))
 
 
 def _refuse_other_kinds(

@@ -1,4 +1,4 @@
-"""Count what there is in a text, and report what training does not read of it."""
+"""Count what there is in a text, and report what cannot be used of it."""
 
 import logging
 from itertools import chain
@@ -8,8 +8,6 @@ import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
-
-from .arguments import CondenserTrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -21,52 +19,23 @@ class Survey(NamedTuple):
 
     n_parts: np.ndarray  # (N,) int64, 1 for a block
     lengths: np.ndarray  # (N,) int64, tokens
-    n_read: np.ndarray  # (N,) float64, tokens that an epoch reads on average
     n_unknown: int  # tokens that stand for what the tokenizer does not know
 
 
-def survey(
-    texts: Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    room: int,
-    query_room: int | None = None,
-    removal_probability: float = 0.0,
-) -> Survey:
-    """Count the tokens of blocks or texts (`BlockBuilder`).
-
-    Args:
-        texts: blocks; or texts of parts, of which `draw_query` makes pairs, or without a
-            `query_room` `draw_spans`.
-        tokenizer: that made them.
-        room: tokens of an example, without special tokens.
-        query_room: tokens of a pseudo-query, without special tokens.
-        removal_probability: share of contexts without their pseudo-query.
-    """
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+def survey(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Survey:
+    """Count the parts and tokens of blocks or texts (`BlockBuilder`), made by this tokenizer."""
+    n_parts: list[np.ndarray] = []
+    lengths: list[np.ndarray] = []
     n_unknown = 0
     for batch in texts.with_format("arrow").iter(batch_size=_ROWS):
         ids = batch["input_ids"].combine_chunks()
         n_unknown += int((ids.flatten().to_numpy() == tokenizer.unk_token_id).sum())
-        lengths = pc.list_value_length(ids).to_numpy().astype(np.int64)
-        if "starts" not in batch.column_names:
-            found.append((np.ones_like(lengths), lengths, np.minimum(lengths, room)))
-            continue
-        column = batch["starts"].combine_chunks()
-        starts, n_parts = column.flatten().to_numpy(), pc.list_value_length(column).to_numpy()
-        ends = np.append(starts[1:], 0)
-        ends[np.cumsum(n_parts) - 1] = lengths
-        parts, text = ends - starts, np.repeat(np.arange(len(lengths)), n_parts)
-        drawn = 2.0 * np.minimum(parts, room)
-        if query_room is not None:
-            whole = lengths[text]
-            removed = np.minimum(parts, query_room) + np.minimum(whole - parts, room)
-            drawn = removal_probability * removed
-            drawn += (1 - removal_probability) * np.minimum(whole, room)
-        n_read = np.bincount(text, weights=drawn) / n_parts * (n_parts > 1)
-        found.append((n_parts, lengths, n_read))
-    n_parts, lengths, n_read = map(np.concatenate, zip(*found, strict=True))
-    return Survey(n_parts, lengths, n_read, n_unknown)
+        lengths.append(pc.list_value_length(ids).to_numpy().astype(np.int64))
+        parts = np.ones_like(lengths[-1])
+        if "starts" in batch.column_names:
+            parts = pc.list_value_length(batch["starts"].combine_chunks()).to_numpy()
+        n_parts.append(parts)
+    return Survey(np.concatenate(n_parts), np.concatenate(lengths), n_unknown)
 
 
 def with_two_parts(
@@ -98,22 +67,6 @@ def with_two_parts(
             *chain(*zip(left_out.values(), all_of_them, strict=True)),
         )
     return texts if is_kept.all() else texts.select(np.flatnonzero(is_kept)), left_out
-
-
-def report_share(found: Survey, n_rows: int, arguments: CondenserTrainingArguments) -> None:
-    """Log which share of the tokens an epoch reads if it is below 99 %; `n_rows` are trained on."""
-    n_tokens = int(found.lengths.sum())
-    share = found.n_read.sum() / n_tokens
-    if arguments.dataloader_drop_last:
-        share *= 1 - n_rows % (arguments.train_batch_size * arguments.world_size) / n_rows
-    if share < 0.99:
-        how = {
-            "cocondenser": "two spans of each document",
-            "ict": "one sentence and the rest of each block",
-        }.get(arguments.objective, "a random window of max_length tokens of each longer block")
-        logger.warning(
-            "An epoch reads %.1f %% of the %d tokens of the text: %s.", 100 * share, n_tokens, how
-        )
 
 
 def warn_of_unknown(tokenizer: PreTrainedTokenizerBase, n_unknown: int, n_tokens: int) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
@@ -44,11 +44,10 @@ class CondenserTrainer(ResumableTrainer):
 
     Args:
         model: to train.
-        args: `CondenserTrainingArguments`; or plain `TrainingArguments`, with collator and blocks.
-        data_collator: by default that of the objective.
+        args: the objective, and how text becomes blocks and batches.
         train_dataset: a list of strings, or a data set or list of rows with a column `text`, which
-            is tokenized, cut into blocks and masked; or token ids (`input_ids`, and
-            `attention_mask` if they are padded), such as `KeyedBlocks`.
+            is tokenized, cut into blocks and masked; or a data set of torch with `input_ids`, such
+            as `KeyedBlocks`.
         eval_dataset: the same, or a mapping of several such data sets. Masks and pairs of text are
             the same in each evaluation. `evaluate` and `predict` take the same.
         processing_class: the tokenizer; by default that of the model's checkpoint.
@@ -59,53 +58,47 @@ class CondenserTrainer(ResumableTrainer):
             `compute_metrics` or a model of PEFT; or model, text and arguments do not fit together.
     """
 
+    args: CondenserTrainingArguments
     objectives: tuple[str, ...] = ("condenser", "mlm", "tsdae")
     logged_losses: tuple[str, ...] = ("head_loss", "late_loss", "bow_loss")
 
     def __init__(
         self,
         model: Any,
-        args: TrainingArguments,
-        data_collator: Any = None,
+        args: CondenserTrainingArguments,
+        *,
         train_dataset: Any = None,
         eval_dataset: Any = None,
-        *,
         processing_class: Any = None,
         **kwargs: Any,
     ):
         _check_arguments(args)
         _refuse_unsupported(model, kwargs)
-        self.facts: dict[str, Any] = {}  # for the model card
+        _check_objective(args.objective, self, model)
+        self.facts: dict[str, Any] = {"objective": args.objective}  # for the model card
         self.batches: TokenBudgetBatches | None = None
-        self.args, self._has_own_collator = args, data_collator is not None
-        rows = self._read_rows(train_dataset, "train_dataset")
-        if isinstance(args, CondenserTrainingArguments):
-            _check_objective(args.objective, self, model)
-            if rows is not None or data_collator is None:
-                processing_class = processing_class or find_tokenizer(model)
-                collator = make_collator(model, processing_class, args)
-                data_collator = data_collator or collator
-            if rows is not None:
-                prompts = prompts_of(model, args.objective)
-                examples = make_examples(rows, processing_class, args, prompts=prompts)
-                train_dataset, self.batches, self.facts = examples
-                self.facts["objective"] = args.objective
+        rows = None if train_dataset is None else as_rows(train_dataset, name="train_dataset")
+        tokenizer = processing_class or find_tokenizer(model)
+        collator = make_collator(model, tokenizer, args)
+        if rows is not None:
+            prompts = prompts_of(model, args.objective)
+            train_dataset, self.batches, facts = make_examples(
+                rows, tokenizer, args, prompts=prompts
+            )
+            self.facts |= facts
         self.facts |= {START: fingerprint_start(model), **fingerprint_examples(train_dataset)}
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(
             model,
             args,
-            data_collator,
+            collator,
             train_dataset,
             eval_dataset,
-            processing_class=processing_class,
+            processing_class=tokenizer,
             **kwargs,
         )
         self.eval_dataset = self._prepare_evaluation(self.eval_dataset)
-        if isinstance(self.train_dataset, IterableDataset):
-            # Each process reads its own batches: they differ in width and cannot be dispatched.
-            self.accelerator.dataloader_config.dispatch_batches = False
         self.is_packing = is_packing(model)
         self._losses: dict[str, torch.Tensor] = {}
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
@@ -114,30 +107,16 @@ class CondenserTrainer(ResumableTrainer):
         data = (self.train_dataset, self.batches)
         self.drawn_anew = [drawn for drawn in data if hasattr(drawn, "set_epoch")]
 
-    def _read_rows(self, data: Any, name: str) -> Any:
-        """Rows to make examples of; None for data that the collator takes as they are."""
-        rows = None if data is None else as_rows(data, name=name)
-        makes_examples = isinstance(self.args, CondenserTrainingArguments)
-        if rows is None or "text" not in rows.column_names:
-            return rows if makes_examples and not self._has_own_collator else None
-        if not makes_examples:
-            raise ValueError(
-                f"{name} holds text, but args are {type(self.args).__name__}: use "
-                "CondenserTrainingArguments, which say how text becomes blocks."
-            )
-        return rows
-
     def _prepare_evaluation(self, data: Any) -> Any:
         """Make examples of evaluation data, or of a mapping of several, if they are text."""
         if isinstance(data, Mapping):
             return {name: self._prepare_evaluation(part) for name, part in data.items()}
-        rows = self._read_rows(data, "eval_dataset")
+        rows = None if data is None else as_rows(data, name="eval_dataset")
         if rows is None:
             return data
-        tokenizer: Any = self.processing_class or find_tokenizer(self.model)
-        args: Any = self.args
-        prompts = prompts_of(self.accelerator.unwrap_model(self.model), args.objective)
-        return make_examples(rows, tokenizer, args, prompts=prompts, for_evaluation=True)[0]
+        tokenizer: Any = self.processing_class
+        prompts = prompts_of(self.accelerator.unwrap_model(self.model), self.args.objective)
+        return make_examples(rows, tokenizer, self.args, prompts=prompts, for_evaluation=True)[0]
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """The Trainer's loader of `eval_dataset`, which may be text."""
@@ -155,7 +134,7 @@ class CondenserTrainer(ResumableTrainer):
         self._since = None
         output = super().train(*args, **kwargs)
         model: Any = self.accelerator.unwrap_model(self.model)
-        if getattr(self.args, "objective", None) == "tsdae":
+        if self.args.objective == "tsdae":
             remove_decoder(model)
         return output
 
@@ -255,8 +234,7 @@ class CondenserTrainer(ResumableTrainer):
 
     def _bow_weight_at(self, step: int) -> float:
         """The weight of bag-of-words prediction: a cosine over the training."""
-        first = getattr(self.args, "bow_weight", 1.0)
-        last = getattr(self.args, "bow_weight_end", None)
+        first, last = self.args.bow_weight, self.args.bow_weight_end
         done = step / max(self.state.max_steps, 1)
         cosine = (1 + math.cos(math.pi * min(done, 1.0))) / 2
         return first if last is None else last + (first - last) * cosine
@@ -312,17 +290,10 @@ class CondenserTrainer(ResumableTrainer):
             provenance.write_provenance(folder, self._describe_training())
 
     def script_settings(self) -> dict[str, Any]:
-        """As `ResumableTrainer.script_settings`, with the encoder and the settings of the head.
-
-        Data without a fingerprint are described, too.
-        """
+        """As `ResumableTrainer.script_settings`, with the encoder and the settings of the head."""
         config: Any = self.accelerator.unwrap_model(self.model).config
         settings = {name: getattr(config, name, None) for name in HEAD_SETTINGS}
         settings["encoder"] = getattr(config, "encoder_config", config).name_or_path or None
-        data = self.train_dataset
-        if data is not None and not fingerprint_examples(data):
-            size = f"{len(data)} examples, " if hasattr(data, "__len__") else ""
-            settings["train_dataset"] = f"{size}{type(data).__name__}"
         stated = {name: value for name, value in settings.items() if value is not None}
         return {**stated, **super().script_settings()}
 
@@ -350,6 +321,7 @@ def _check_arguments(args: TrainingArguments) -> None:
 def _refuse_unsupported(model: Any, options: Mapping[str, Any]) -> None:
     advice = {
         "model_init": "build a model and a trainer for each trial, with an output_dir of its own",
+        "data_collator": "the objective has its own",
         "compute_metrics": "read eval_loss, or measure readiness with a ReadinessCallback",
     }
     for name, instead in advice.items():

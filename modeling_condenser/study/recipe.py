@@ -45,7 +45,7 @@ class StudyRecipe:
         question: what the study asks, in a few sentences for the top of its page.
         page: file to also write the results to, such as docs/results/my-study.md, with its pictures
             beside it.
-        collection: "health", "builtin" (docstrings), or a BEIR folder; its passages are the
+        collection: "health" or a BEIR folder; its passages are the
             pre-training corpus too.
         encoder: to start from.
         train_sizes: numbers of labelled pairs to fine-tune on, one after the other; null for all.

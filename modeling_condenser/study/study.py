@@ -21,7 +21,6 @@ from modeling_condenser.analysis.callback import pretrain_and_measure
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.collection.beir import CORPUS_FILE
-from modeling_condenser.collection.builtin import build_builtin_collection
 from modeling_condenser.collection.load import (
     load_dev,
     load_reported,
@@ -44,7 +43,7 @@ from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
 from modeling_condenser.retrieval.fusion import FUSIONS, Fusion, choose_fusion
 from modeling_condenser.retrieval.systems import BM25, System
-from modeling_condenser.runs.recipe import fill, refuse_ambiguous
+from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
     RECIPE_FILE,
@@ -60,7 +59,6 @@ from .results import FUSED, StudyResults, choose_topics, copy_page, course, mean
 logger = logging.getLogger(__name__)
 
 SEARCH_FILE = "search.json"
-BUILTIN = "builtin"
 DEPTH = 100  # passages for a query
 UNLABELLED = "no labels"
 LABELS_FILE, CURVES_FILE, FINETUNING_FILE = "labels.png", "curves.png", "finetuning.png"
@@ -100,9 +98,6 @@ class _Study:
         self.groups = recipe.groups
         *_, self.last_group = self.groups
         self.place = resolve_collection_name(recipe.collection)
-        if recipe.collection == BUILTIN:
-            refuse_ambiguous(BUILTIN, "the collection")
-            self.place = str(build_builtin_collection(self.out / "collection"))
         self.folder = Path(self.place)
         self.collection = load_reported(self.place, split=recipe.split)
         (self.search,) = fill(recipe.search, SearchSettings)

@@ -176,67 +176,21 @@ CALL = "who?\t__import__('os').abort()"
     [
         (BEIR, "test", "corpus.jsonl", [], "corpus.jsonl holds no passage"),
         (BEIR, "test", "corpus.jsonl", ['{"_id": "p1", "te'], "jsonl:1: .* is not JSON"),
-        (BEIR, "test", "corpus.jsonl", ['[["_id", 1]]'], "item 1, .* is not a JSON object"),
         (BEIR, "test", "corpus.jsonl", ['{"_id": 1.5}'], "the id _id or id is 1.5, expected text"),
-        (
-            BEIR,
-            "test",
-            "corpus.jsonl",
-            ['{"_id": "p1", "txt": "a"}'],
-            "None.*, expected three texts",
-        ),
-        (
-            BEIR,
-            "test",
-            "corpus.jsonl",
-            ['{"_id": "p 1", "text": "a"}'],
-            "passage 1 is 'p 1', expect",
-        ),
-        (
-            BEIR,
-            "test",
-            "queries.jsonl",
-            ['{"_id": "q\\n", "text": "a"}'],
-            r"query is 'q\\n', expected",
-        ),
+        (BEIR, "test", "corpus.jsonl", ['{"_id": "1", "txt": "a"}'], "None.*, expected three text"),
+        (BEIR, "test", "corpus.jsonl", ['{"_id": "p 1", "text": "a"}'], "passage 1 is 'p 1', exp"),
         (BEIR, "test", "corpus.jsonl", to_json(CORPUS * 2), "3 passages .* the first is passage 4"),
-        (
-            BEIR,
-            "test",
-            "qrels/test.tsv",
-            [QRELS[0], "q1\tp9\t1"],
-            "1 of 1 judged passages .* as 'p9'",
-        ),
+        (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q1\tp9\t1"], "1 of 1 judged .* as 'p9'"),
         (BEIR, "test", "qrels/test.tsv", [*QRELS, "q1\tp1\t0"], "two grades .* 'q1', 2 and 0: ke"),
-        (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q9\tp1\t1"], "1 judged queries .* as 'q9'"),
-        (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q1\tp1\t0.5"], "is '0.5', expected a whole"),
         (BEIR, "test", "queries.jsonl", to_json(QUERIES * 2), "test: two queries have the id 'q2'"),
-        ({}, "test", "README.md", ["---", "configs: all", "---"], "README.md: the metadata cannot"),
-        (BEIR, "test", "qrels/test.tsv", QRELS[1:], "the id query-id is None, .* are q1, p1, 2"),
         (MARCO, "dev.small", "collection.tsv", ["0\ta", "1"], "row 2 has 1 fields, expected 2"),
-        (MARCO, "dev.small", "qrels.dev.small.tsv", ["7 0 1"], "tsv:1: '7 0 1', expected 4 fields"),
-        (
-            ROCKETQA,
-            "dev",
-            "para.title.txt",
-            ["10\tT", "0\tU"],
-            "passage '0' is missing in .*, or in",
-        ),
-        (DPR, "nq-test", "psgs_w100.tsv", DPR["psgs_w100.tsv"][1:], "None.*, expected three texts"),
         (DPR, "nq-test", "nq-test.qa.csv", [CALL], "row 1 are .__import__.*, expected a list"),
-        (DPR, "nq-test", "nq-test.qa.csv", ["who?\t['']"], r"the answers are \[''\]"),
         (DPR, "nq-dev", "a", [], "has no nq-dev.qa.csv or nq-dev.csv .*holds a, nq-test.qa.csv"),
     ],
 )
 def test_a_broken_collection_is_refused(tmp_path, files, split, name, lines, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         load_collection(write(tmp_path, {**files, name: lines}), split=split)
-
-
-def test_a_damaged_download_is_refused(tmp_path):
-    (tmp_path / "corpus.jsonl.gz").write_bytes(b"not gzip")
-    with pytest.raises(ValueError, match=r"corpus.jsonl.gz cannot be read .Not a gzipped"):
-        load_passages(tmp_path)
 
 
 def write_tables(folder: Path, **changes: Any) -> Path:

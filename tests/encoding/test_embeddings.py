@@ -21,7 +21,6 @@ from modeling_condenser.encoding.encode import encode_collection, local_device
 from modeling_condenser.encoding.pipeline_step import EncodeShards
 from modeling_condenser.encoding.retriever import Retriever
 from tests.encoding.making import HashRetriever, all_bytes, hash_vectors, make_passages
-from tests.publishing.making import make_collection
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -119,37 +118,6 @@ def test_an_interrupted_call_continues_and_a_finished_folder_is_only_opened(tmp_
     assert {file: file.stat().st_mtime_ns for file in [folder, *folder.iterdir()]} == before
 
 
-_ENCODE = r"""
-import os, sys
-from pathlib import Path
-from modeling_condenser.encoding.encode import encode_collection
-from tests.encoding.making import HashRetriever, make_passages
-if __name__ == "__main__":
-    retriever = HashRetriever()
-    encode_collection(retriever, make_passages(100), sys.argv[1], shard_size=8)
-    Path(sys.argv[2] + os.environ["RANK"]).write_text("\n".join(retriever.calls))
-"""
-
-
-@pytest.mark.slow
-def test_ranks_of_torchrun_share_the_shards(tmp_path):
-    script = tmp_path / "rank.py"
-    script.write_text(_ENCODE)
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    subprocess.run(
-        [sys.executable, *command, str(script), str(tmp_path / "e"), str(tmp_path / "log")],
-        env={**os.environ, "PYTHONPATH": ROOT},
-        timeout=200,
-        check=True,
-    )
-    embeddings = Embeddings.open(tmp_path / "e")
-    assert all_bytes(embeddings) == hash_vectors(PASSAGES).tobytes()
-    assert embeddings.record["n_processes"] == 2
-    for rank in range(2):
-        first_texts = (tmp_path / f"log{rank}").read_text().splitlines()
-        assert first_texts == [f"text {8 * shard}" for shard in range(13) if shard % 2 == rank]
-
-
 @pytest.mark.slow
 def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, tmp_path):
     retriever = Retriever(bert_folder, pooling="mean", device="cpu")
@@ -164,7 +132,7 @@ def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, t
         encode_collection(retriever, PASSAGES, tmp_path / "3", devices=["cpu", "cpu"])
 
 
-def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch):
+def test_each_device_has_a_worker(monkeypatch):
     with pytest.raises(ValueError, match="no device 'foo'; this machine has cpu"):
         local_device(["cpu", "foo"])
     monkeypatch.setattr(encode, "check_devices", lambda names: None)
@@ -178,8 +146,6 @@ def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch):
         retriever: Any = SimpleNamespace(model=SimpleNamespace(device=torch.device(own)))
         assert encode._worker_devices(retriever, devices) == expected
     assert (local_device(None), local_device(["cuda:4", "cuda:5"])) == (None, "cuda:4")
-    monkeypatch.setenv("LOCAL_RANK", "4")
-    assert (local_device(None), local_device(["cuda:4", "cuda:5"])) == ("cuda:1", "cuda:4")
 
 
 def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
@@ -230,22 +196,6 @@ def test_tasks_encode_only_their_missing_shards(step, collection, monkeypatch):
     calls = [[passages["text"].index(text) // 7 for text in each.calls] for each in opened]
     assert calls == [[0, 2, 4], [1, 3, 5, 7], [4, 6, 8]]
     assert all_bytes(Embeddings.open(step.folder)) == hash_vectors(passages).tobytes()
-
-
-def test_another_model_or_other_passages_are_refused(step, texts, tmp_path, monkeypatch):
-    retriever = HashRetriever()
-    monkeypatch.setattr(pipeline_step, "Retriever", lambda model: retriever)
-    step.prepare(shard_size=7)
-    same_ids = [*texts[:59], "another text"]
-    for name, passages in (("fewer", texts[:50]), ("same-ids", same_ids)):
-        other = make_collection(tmp_path / name, passages)
-        changed = EncodeShards(model="stub", collection=str(other), folder=step.folder)
-        with pytest.raises(ValueError, match="prepared for another model or other passages"):
-            changed(rank=1, world_size=2)
-    retriever.fingerprint = "other"
-    with pytest.raises(ValueError, match="prepared for another model or other passages"):
-        step(rank=1, world_size=2)
-    assert len(Embeddings.open(step.folder, complete=False).missing_shards()) == 9
 
 
 _RUN = """

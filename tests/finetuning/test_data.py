@@ -3,21 +3,17 @@
 import gzip
 import json
 import shutil
-from functools import partial
 from typing import Any
 
-import pandas as pd
 import pytest
 from datasets import Dataset
 
 from modeling_condenser.collection import text_files
-from modeling_condenser.finetuning import data as module
 from modeling_condenser.finetuning.data import (
     DrawnNegatives,
     TrainingData,
-    convert_rows,
     load_training_data,
-    make_text_example,
+    make_text_examples,
     open_rows,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
@@ -32,7 +28,7 @@ TEXT_ROWS = [{"query": text, "positive": f"p {text}"} for text in TEXTS]
 
 def read(data: Any, **settings: Any) -> list[Any]:
     data = [str(file) for file in data] if isinstance(data, list) else str(data)
-    return list(open_rows(FinetuningRecipe("e", data=data, format="pairs", **settings))[0])
+    return list(open_rows(FinetuningRecipe("e", data=data, **settings))[0])
 
 
 def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_text):
@@ -51,27 +47,13 @@ def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_tex
         assert read(file) == TEXT_ROWS, file
 
 
-def test_a_null_is_a_blank_text_in_every_kind_of_file(tmp_path):
-    table = pd.DataFrame({"query": ["q", None], "positive": "p"})
-    table.to_csv(tmp_path / "a.csv", index=False)
-    table.to_csv(tmp_path / "a.tsv", index=False, sep="\t")
-    table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
-    table.to_parquet(tmp_path / "a.parquet")
-    for file in tmp_path.iterdir():
-        examples = make("pairs", data=str(file))
-        assert [example.get("left_out") for example in examples] == [None, "rows with a blank text"]
-
-
-def test_a_file_comes_before_a_pattern(write_jsonl, tmp_path):
-    write_jsonl([{"query": "other"}], "notes1.jsonl")
-    assert read(write_jsonl([{"query": "own"}], "notes[1].jsonl")) == [{"query": "own"}]
-
-
-def test_lists_and_patterns_are_read_in_order(tmp_path, write_jsonl):
-    for i in (2, 0, 1):
-        write_jsonl([{"query": f"q{i}"}], f"part-{i}.jsonl")
-    both = [tmp_path / "part-2.jsonl", tmp_path / "part-[01].jsonl"]
-    assert [row["query"] for row in read(both)] == ["q2", "q0", "q1"]
+def test_files_lists_and_patterns_are_read_in_order(tmp_path, write_jsonl):
+    for name in ("part-2", "part-0", "part-1", "part-[01]"):
+        write_jsonl([{"query": name}], f"{name}.jsonl")
+    both = [tmp_path / "part-2.jsonl", tmp_path / "part-[12].jsonl"]
+    assert [row["query"] for row in read(both)] == ["part-2", "part-1", "part-2"]
+    # A file comes before a pattern.
+    assert read(tmp_path / "part-[01].jsonl") == [{"query": "part-[01]"}]
 
 
 @pytest.mark.parametrize("chunk", [1, 64])
@@ -87,27 +69,22 @@ def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeyp
         read(file)
 
 
-def test_a_hub_data_set_is_read_by_configuration_and_split(monkeypatch):
+def test_one_hub_data_set_is_read_by_configuration_and_split(monkeypatch):
     asked = []
 
     def load_dataset(*words: Any, **settings: Any) -> Dataset:
         asked.append((words, settings))
         return Dataset.from_list(TEXT_ROWS)
 
-    monkeypatch.setattr(module, "load_dataset", load_dataset)
+    monkeypatch.setattr(text_files, "load_dataset", load_dataset)
     assert read("owner/name", data_name="triplet", split="dev", data_revision="abc") == TEXT_ROWS
     assert asked == [(("owner/name", "triplet"), {"split": "dev", "revision": "abc"})]
-
-
-def test_a_hub_data_set_in_a_list_is_refused(write_jsonl, monkeypatch):
-    monkeypatch.setattr(module, "load_dataset", lambda *_, **__: Dataset.from_list(TEXT_ROWS))
-    for others in ([write_jsonl(TEXT_ROWS)], ["owner/other"]):
-        with pytest.raises(FileNotFoundError, match="'owner/name': list local files only"):
-            read(["owner/name", *others])
+    with pytest.raises(FileNotFoundError, match="'owner/name': list local files only"):
+        read(["owner/name", "owner/other"])
 
 
 def test_data_that_cannot_be_read_is_refused(write_text):
-    with pytest.raises(FileNotFoundError, match=r"no local file 'x.jsonl', and the Hub data set"):
+    with pytest.raises(FileNotFoundError, match=r"no file or folder 'x.jsonl', and the Hub"):
         read("x.jsonl")  # the tests are offline
     with pytest.raises(ValueError, match=r"a.xml: expected a file of type .jsonl"):
         read(write_text("<x/>", "a.xml"))
@@ -115,48 +92,42 @@ def test_data_that_cannot_be_read_is_refused(write_text):
         read(write_text("a,b\n", "a.parquet"))
 
 
-OBJECTIVES: dict[str, Any] = {"graded_pairs": "mse_cosine", "stsb": "mse_cosine", "scored": "kl"}
-
-
-def make(format: Any, *rows: dict[str, Any], data: str = "f", **settings: Any) -> list[Any]:
-    objective = OBJECTIVES.get(format, "contrastive")
-    recipe = FinetuningRecipe("e", objective, data=data, format=format, **settings)
-    found = rows or open_rows(recipe)[0]
-    return list(convert_rows(found, recipe, partial(make_text_example, recipe, CONTRACT)))
+def make(*rows: dict[str, Any], data: str = "f", **settings: Any) -> list[Any]:
+    recipe = FinetuningRecipe("e", data=data, **settings)
+    return list(make_text_examples(rows or open_rows(recipe)[0], recipe, CONTRACT))
 
 
 NUMBERED = {"negative_1": "a", "negative_2": "b", "negative_3": None, "negative_5": "unread"}
 NUMBERED_SCORES = {"positive_score": 3, "negative_score_1": 1, "negative_score_2": "2.5"}
 SCORED = {"passages": ["p: c", "p: a", "p: b"], "scores": [3.0, 1.0, 2.5]}
-ONE = {"passages": ["p: c", "p: a"]}
+KL = {"objective": "kl"}
 
 
 @pytest.mark.parametrize(
-    ("format", "fields", "expected"),
+    ("settings", "fields", "expected"),
     [
-        ("pairs", {}, {"passages": ["p: c"]}),
-        ("triples", {"negative": "a"}, {**ONE, "scores": None}),
-        # Lists in a table of texts.
-        ("scored", {"negatives": '["a", "b"]', "scores": "[3, 1, 2.5]"}, SCORED),
-        ("scored", {"negatives": ["c", "a", " ", "b"], "scores": [3, 9, 1, 9, 2.5]}, SCORED),
-        ("scored", {**NUMBERED, **NUMBERED_SCORES, "negative_score_3": ""}, SCORED),
-        ("scored", {"negative": "a", "margin": -1.5}, {**ONE, "scores": [-1.5, 0.0]}),
+        ({}, {}, {"passages": ["p: c"]}),
+        ({}, {"negative": "a", "scores": [1]}, {"passages": ["p: c", "p: a"], "scores": None}),
+        ({"n_negatives": 0}, {"negative": "a"}, {"passages": ["p: c"]}),
+        (KL, {"negatives": ["c", "a", " ", "b"], "scores": [3, 9, 1, 9, 2.5]}, SCORED),
+        (KL, {**NUMBERED, **NUMBERED_SCORES, "negative_score_3": ""}, SCORED),
     ],
 )
-def test_a_row_becomes_an_example(format, fields, expected):
+def test_a_row_becomes_an_example(settings, fields, expected):
     row = {"question": "who?", "positive": "c", "other": 1, **fields}
-    (example,) = make(format, row, columns={"query": "question"})
+    (example,) = make(row, columns={"query": "question"}, **settings)
     assert example == {"query": "q: who?", **expected}
 
 
 def test_graded_scores_become_0_to_1(write_text):
     rows = [{"sentence1": "a", "sentence2": "b", "score": s} for s in ("1", 2, 5)]
-    examples = make("graded_pairs", *rows, score_range=[1, 5])
+    examples = make(*rows, objective="mse_cosine", score_range=[1, 5])
     assert [example["label"] for example in examples] == [0.0, 0.25, 1.0]
     # Both are encoded as passages, as in the evaluation of graded pairs.
     assert examples[0] == {"sentence1": "p: a", "sentence2": "p: b", "label": 0.0}
     own = 'main-news\theadlines\t2013\t0024\t0.8\t"So," she said.\tNone\tCC\thttp://x\n'
-    (example,) = make("stsb", data=str(write_text(own, "sts-train.csv")))
+    file = str(write_text(own, "sts-train.csv"))
+    (example,) = make(data=file, objective="mse_cosine", score_range=[0, 5])
     assert example == {"sentence1": 'p: "So," she said.', "sentence2": "p: None", "label": 0.16}
 
 
@@ -170,36 +141,36 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles():
         "hard_negative_ctxs": [cat, {"title": "", "text": "Trees have bark."}, dog],
     }
     positive = "p: Dog | Dogs bark."
-    first, second = make("dpr", entry, {**entry, "hard_negative_ctxs": []})
+    first, second = make(entry, {**entry, "hard_negative_ctxs": []})
     assert first["query"] == "q: who barks"
     assert first["passages"] == [positive, "p: Cat | Cats do not.", "p: Trees have bark."]
     assert second["passages"] == [positive, "p: Sun | It shines."]
-    assert make("dpr", entry, n_negatives=0)[0]["passages"] == [positive]
 
 
 def test_rows_that_cannot_teach_are_left_out_with_the_reason():
-    blank = {"query": " ", "positive": "c", "negatives": ["a"]}
+    blank = {"query": None, "positive": "c", "negatives": ["a"]}
     alone = {"query": "q", "positive": "c", "negatives": [" ", "c"]}
     entry = {"question": "q", "positive_ctxs": []}
-    left_out = [example["left_out"] for example in make("negatives", blank, alone)]
-    assert left_out == ["rows with a blank text", "rows without a negative"]
-    assert make("dpr", entry) == [{"left_out": "questions without a positive passage"}]
+    left_out = [example["left_out"] for example in make(blank, entry, alone)]
+    assert left_out == ["rows with a blank text"] * 2 + ["rows without a negative"]
+    pair = {"query": "q", "positive": "c"}
+    assert make(pair, objective="triplet") == make(alone) != make(pair)
 
 
 @pytest.mark.parametrize(
-    ("format", "row", "message"),
+    ("objective", "row", "message"),
     [
-        ("pairs", {"query": "q", "positve": "p"}, "f, row 1: .*'positive'; .* query, positve"),
-        ("pairs", {"query": 5, "positive": "p"}, "row 1: got 5, expected text"),
-        ("scored", {"query": "q", "positive": "p", "negative": "n", "scores": [1]}, "1 scores for"),
-        ("scored", {"query": "q", "positive": "p", "negatives": "n"}, "is 'n', expected a list"),
-        ("scored", {"query": "q", "positive": "p", "negative": "n", "margin": "nan"}, "finite"),
-        ("graded_pairs", {"sentence1": "a", "sentence2": "b", "score": 5}, r"5 is outside \[0, 1"),
+        ("contrastive", {"query": "q", "positve": "p"}, "f, row 1: .*'positive'; .* query, positv"),
+        ("contrastive", {"query": 5, "positive": "p"}, "row 1: got 5, expected text"),
+        ("kl", {"query": "q", "positive": "p", "negative": "n", "scores": [1]}, "1 scores for"),
+        ("kl", {"query": "q", "positive": "p", "negatives": "n"}, "is 'n', expected a list"),
+        ("kl", {"query": "q", "positive": "p", "negative": "n", "scores": [1, "nan"]}, "finite"),
+        ("mse_cosine", {"sentence1": "a", "sentence2": "b", "score": 5}, r"5 is outside \[0, 1"),
     ],
 )
-def test_a_row_that_does_not_fit_is_refused(format, row, message):
+def test_a_row_that_does_not_fit_is_refused(objective, row, message):
     with pytest.raises(ValueError, match=message):
-        make(format, row)
+        make(row, objective=objective)
 
 
 def load(seed: int = 0, **settings: Any) -> TrainingData:
@@ -250,12 +221,6 @@ def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(marco, wr
         "queries of the split without a line of negatives": 7,
         "rows without a negative": 1,
     }
-    triples = write_text("3\t3\t20\n4\t4\t28\n3\t3\t13\n5\t5\t21\n", "qidpidtriples.tsv")
-    columns = ["query_id", "positive_id", "negative_id"]
-    settings = {"format": "id_triples", "columns": columns, "objective": "triplet"}
-    data = load(collection=str(marco), data=str(triples), **settings)
-    assert numbers(data) == ["3 3 20", "5 5 21"]
-    assert data.facts["left_out"]["rows without a negative"] == 2
 
 
 def test_positives_and_scores_of_a_mined_line_replace_the_judgements(marco, write_jsonl):
@@ -291,7 +256,7 @@ def test_mined_lines_that_do_not_fit_are_refused(marco, write_jsonl, negatives, 
 
 
 def test_only_the_first_rows_are_read_and_a_changed_file_anew(write_text):
-    settings = {"format": "pairs", "columns": ["query", "positive"]}
+    settings = {"columns": ["query", "positive"]}
     file = write_text("".join(f"q{i}\tp{i}\n" for i in range(5)), "pairs.tsv")
     assert len(load(data=str(file), first_rows=3, **settings).examples) == 3
     assert len(load(data=str(file), **settings).examples) == 5
@@ -306,8 +271,7 @@ def test_only_the_first_rows_are_read_and_a_changed_file_anew(write_text):
 def test_the_subsets_of_one_seed_are_nested_and_in_the_order_of_the_data(write_jsonl):
     file = str(write_jsonl([{"query": f"q{i}", "positive": "p"} for i in range(200)]))
     subsets = [
-        load(data=file, format="pairs", train_size=n, subset_seed=5).examples["query"][:]
-        for n in (20, 40, 100)
+        load(data=file, train_size=n, subset_seed=5).examples["query"][:] for n in (20, 40, 100)
     ]
     assert [len(subset) for subset in subsets] == [20, 40, 100]
     assert set(subsets[0]) < set(subsets[1]) < set(subsets[2])
@@ -323,8 +287,8 @@ FEW = {"query": "few", "positive": "p", "negatives": ["a", "b"]}
 def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl):
     file = str(write_jsonl([*ROWS, FEW]))
     with pytest.raises(ValueError, match="have from 2 to 20 negatives: set n_negatives"):
-        load(data=file, format="negatives")
-    settings = {"data": file, "format": "negatives", "n_negatives": 4}
+        load(data=file)
+    settings = {"data": file, "n_negatives": 4}
     data = load(**settings)
     first = data.examples[:]
     rows = list(zip(*(first[f"negative_{i}"] for i in (1, 2, 3, 4)), strict=True))

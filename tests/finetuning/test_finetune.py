@@ -1,7 +1,6 @@
 """Which encoders can be fine-tuned, batches, and trainings: learnt by heart, resumed, shared."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from transformers import AutoModel
 
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.finetuning.finetune import (
-    LengthCollator,
     RetrieverTrainer,
     finetune,
     keep_similarity,
@@ -120,7 +118,7 @@ def test_provenance_names_both_stages(retriever):
 def test_a_plain_encoder_learns_a_cross_encoders_scores(train, write_jsonl, texts):
     row = {"negative_1": "a museum", "negative_2": "a railway", "scores": [5.0, 2.0, 1.0]}
     data = write_jsonl([{"query": text[:30], "positive": text, **row} for text in texts[:24]])
-    scored = {"format": "scored", "objective": "kl", "similarity": "cosine", "n_negatives": 1}
+    scored = {"objective": "kl", "similarity": "cosine", "n_negatives": 1}
     folder = train(**scored, data=str(data), passage_max_length=56)
     check_vectors(folder, texts[:6], "mean")
 
@@ -138,7 +136,7 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folde
 
 def test_other_rows_in_the_same_file_are_refused(train, write_jsonl, texts):
     rows = [{"query": text[:30], "positive": text} for text in texts[:8]]
-    data = {"data": str(write_jsonl(rows)), "format": "pairs", "max_steps": 1}
+    data = {"data": str(write_jsonl(rows)), "max_steps": 1}
     model = train(**data)
     record = (model.parent / "run.json").read_bytes()
     assert len(json.loads(record)["rows_sha256"]) == 64
@@ -148,16 +146,6 @@ def test_other_rows_in_the_same_file_are_refused(train, write_jsonl, texts):
     assert (model.parent / "run.json").read_bytes() == record
     write_jsonl(rows)
     assert train(**data) == model
-
-
-def test_other_judgements_in_the_same_collection_are_refused(train, collection, tmp_path):
-    judged = Path(shutil.copytree(collection, tmp_path / "judged"))
-    own = {"collection": str(judged), "max_steps": 1}
-    train(**own)
-    qrels = judged / "qrels/train.tsv"
-    qrels.write_text(qrels.read_text().replace("q3\tp03\t1", "q3\tp09\t1"))
-    with pytest.raises(ValueError, match="judgements_fingerprint: .*rows_sha256: "):
-        train(**own)
 
 
 def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert_folder, tmp_path):
@@ -178,7 +166,7 @@ def test_the_similarity_of_an_encoder_is_kept_unless_the_recipe_names_another(
     export = export_encoder(bert_run, tmp_path / "cosine", contract=contract)
     normal = [modules.Pooling(32, pooling_mode="mean"), modules.Normalize()]
     st = save_modules(tmp_path / "st", bert_folder, lambda _: normal, similarity_fn_name=None)
-    names = {"objective": "triplet", "format": "triples"}
+    names = {"objective": "triplet"}
     caplog.set_level("INFO")
     for encoder, changes, similarity, temperature in (
         (export, {}, "cosine", 0.05),
@@ -188,7 +176,7 @@ def test_the_similarity_of_an_encoder_is_kept_unless_the_recipe_names_another(
         (export, names, "cosine", 1.0),
         (bert_folder, names, "euclidean", 1.0),
     ):
-        recipe = FinetuningRecipe(str(encoder), data="d", **{"format": "pairs", **changes})
+        recipe = FinetuningRecipe(str(encoder), data="d", **changes)
         kept = keep_similarity(recipe)
         assert (kept.trained_similarity, kept.trained_temperature) == (similarity, temperature)
     assert "The retriever will compare by dot, and no longer by cosine." in caplog.messages
@@ -210,24 +198,20 @@ def test_a_pooler_is_not_trained_and_a_new_one_becomes_the_identity(bert_folder)
     assert not any(parameter.requires_grad for parameter in pooler.parameters())
 
 
-LONG = "the river is near the old market and the engine is near the old museum " * 4
+def test_each_column_is_cut_where_encoding_cuts_it(train, write_jsonl, monkeypatch):
+    seen, original = [], RetrieverTrainer.compute_loss
 
+    def compute_loss(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(inputs)
+        return original(self, model, inputs, *args, **kwargs)
 
-def test_each_column_is_cut_where_encoding_cuts_it(wordpiece_tokenizer):
-    rows = [
-        {"query": LONG, "positive": LONG, "negative_1": "Why?", "label": [1.0, 0.5]},
-        {"query": "Why?", "positive": LONG, "negative_1": LONG, "label": [2.0, 0.0]},
-    ]
-    batch = LengthCollator(wordpiece_tokenizer, EncodingContract(8, 21, token_type_ids=True))(rows)
-    columns = ["query", "positive", "negative_1"]
-    parts = {name.partition("_input_ids")[0]: None for name in batch if "input_ids" in name}
-    assert list(parts) == columns  # losses read the columns in their order
-    lengths = [batch[f"{column}_attention_mask"].sum(1).tolist() for column in columns]
-    assert lengths == [[8, 4], [21, 21], [4, 21]]
-    expected = wordpiece_tokenizer(LONG, truncation=True, max_length=8)["input_ids"]
-    assert batch["query_input_ids"][0].tolist() == expected
-    assert batch["label"].tolist() == [[1.0, 0.5], [2.0, 0.0]]
-    assert batch["positive_token_type_ids"].shape == (2, 21)
+    monkeypatch.setattr(RetrieverTrainer, "compute_loss", compute_loss)
+    text = "the river is near the old market and the engine is near the old museum " * 4
+    rows = [{"query": text, "positive": f"{i} {text}", "negative": f"no {text}"} for i in range(4)]
+    lengths = {"query_max_length": 8, "passage_max_length": 21}
+    train(data=str(write_jsonl(rows)), max_steps=1, **lengths)
+    shapes = [value.shape[1] for name, value in seen[0].items() if name.endswith("input_ids")]
+    assert shapes == [8, 21, 21]
 
 
 EXAMPLES = Dataset.from_dict(
@@ -239,23 +223,21 @@ EXAMPLES = Dataset.from_dict(
 )
 
 
-def batches(format: Any, *, seed: int = 3, epoch: int = 0, **changes: Any) -> list[list[int]]:
-    recipe = FinetuningRecipe("e", data="d", format=format, **changes)
-    options = {"batch_size": 5, "drop_last": True, "generator": torch.Generator()}
-    # sentence-transformers 6.0 passes the seed 0.
-    sampler = sample_batches(recipe, seed, EXAMPLES, **options, seed=0)
+def batches(*, seed: int = 3, epoch: int = 0, **changes: Any) -> list[list[int]]:
+    options = {"batch_size": 5, "drop_last": True, "generator": torch.Generator(), "seed": seed}
+    sampler = sample_batches(FinetuningRecipe("e", data="d", **changes), EXAMPLES, **options)
     sampler.set_epoch(epoch)
     return list(sampler)
 
 
 def test_objective_order_seed_and_epoch_decide_the_batches():
-    found = batches("pairs")
+    found = batches()
     assert [len(batch) for batch in found] == [5] * 40  # although positives repeat
     assert sorted(row for batch in found for row in batch) == list(range(200))
-    assert found == batches("pairs")
-    assert batches("pairs", seed=4) != found != batches("pairs", epoch=1)
+    assert found == batches()
+    assert batches(seed=4) != found != batches(epoch=1)
     in_order, shuffled = (
-        [row for batch in batches("triples", objective="triplet", order=order) for row in batch]
+        [row for batch in batches(objective="triplet", order=order) for row in batch]
         for order in ("sequential", "shuffled")
     )
     assert in_order == list(range(200)) == sorted(shuffled) != shuffled
@@ -276,7 +258,7 @@ def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, monk
         {"query": texts[i][:40], "positive": texts[i], "negatives": texts[i + 60 : i + 70]}
         for i in range(12)
     ]
-    settings = {"data": str(write_jsonl(rows)), "format": "negatives", "n_negatives": 2}
+    settings = {"data": str(write_jsonl(rows)), "n_negatives": 2}
     settings |= {"query_max_length": 8, "passage_max_length": 16, "learning_rate": 1e-3}
     settings |= {"max_steps": -1, "num_train_epochs": 2, "logging_steps": 1}
     settings |= {"save_steps": 2, "save_total_limit": 1, **changes}
@@ -310,7 +292,7 @@ def test_two_devices_take_the_step_of_one_with_the_whole_batch(
 ):
     # Positives repeat, so that copies of a query's positive are on the other device, too.
     rows = [{"query": texts[i][:30], "positive": texts[i % 6 + 30]} for i in range(24)]
-    settings = {"encoder": str(encoder), "data": str(write_jsonl(rows)), "format": "pairs"}
+    settings = {"encoder": str(encoder), "data": str(write_jsonl(rows))}
     settings |= {"optim": "sgd", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
     settings |= {"max_grad_norm": 0.0, "max_steps": 3, "dataloader_drop_last": True}
     one = train("one", **settings, pooling="cls", per_device_train_batch_size=8)
@@ -330,7 +312,7 @@ def test_two_devices_take_the_step_of_one_with_the_whole_batch(
 
 def test_all_rows_are_trained_where_positives_repeat(train, write_jsonl):
     rows = [{"query": f"question {i}", "positive": f"answer {i % 4}"} for i in range(64)]
-    settings = {"data": str(write_jsonl(rows)), "format": "pairs", "max_steps": -1}
+    settings = {"data": str(write_jsonl(rows)), "max_steps": -1}
     settings |= {"num_train_epochs": 2, "per_device_train_batch_size": 16}
     for name, changes in (("all", {}), ("drop", {"dataloader_drop_last": True})):
         record = json.loads((train(name, **settings, **changes).parent / "run.json").read_text())
@@ -349,5 +331,5 @@ def test_all_rows_are_trained_where_positives_repeat(train, write_jsonl):
 def test_a_training_of_nothing_is_an_error(train, write_jsonl, tmp_path, changes, message):
     rows = [{"query": f"question {i}", "positive": f"answer {i // 2}"} for i in range(3)]
     with pytest.raises(ValueError, match=message):
-        train(data=str(write_jsonl(rows)), format="pairs", **changes)
+        train(data=str(write_jsonl(rows)), **changes)
     assert not (tmp_path / "run" / "model").exists()

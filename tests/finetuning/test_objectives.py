@@ -11,7 +11,6 @@ from modeling_condenser.finetuning.finetune import euclidean_distance, make_loss
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
 B, H = 5, 6  # queries of a batch, numbers of a vector
-DATA = {"contrastive": "negatives", "mse_cosine": "graded_pairs", "triplet": "triples"}
 
 
 class Lookup(nn.Module):
@@ -106,10 +105,7 @@ def test_a_loss_and_its_gradient_are_the_equations(
     if dims and objective != "mse_cosine" and "similarity" not in settings:
         pytest.skip("for the similarity cosine only")
     vectors, labels, lookup, model, batch = make_batch(objective, columns)
-    form = DATA.get(objective, "scored")
-    recipe = FinetuningRecipe(
-        "e", objective, data="d", format=form, matryoshka_dims=dims, **settings
-    )
+    recipe = FinetuningRecipe("e", objective, data="d", matryoshka_dims=dims, **settings)
     loss = make_loss(recipe, model)(batch, labels)
     loss.backward()
     vectors.requires_grad_()
@@ -152,7 +148,7 @@ def test_copies_of_a_positive_other_positives_and_the_query_are_no_negatives(set
     for column in ids:
         columns = {"input_ids": [[i, 0, 0] for i in column], "attention_mask": [[1, 0, 0]] * 5}
         batch.append({name: torch.tensor(rows) for name, rows in columns.items()})
-    how = {"format": "negatives", "temperature": 1.0, **COSINE, **settings}
+    how = {"temperature": 1.0, **COSINE, **settings}
     recipe = FinetuningRecipe("e", data="d", **how)
     loss = make_loss(recipe, model)(batch, None)
     loss.backward()

@@ -9,11 +9,10 @@ from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.runs.recipe import fill, read_recipe
 
-PAIRS = {"data": "pairs.jsonl", "format": "pairs"}
-TRIPLES = {"data": "t.tsv", "format": "triples", "objective": "triplet"}
-SCORED = {"data": "s.jsonl", "format": "scored", "objective": "kl"}
-
-GRADED = {"data": "g.csv", "format": "graded_pairs", "objective": "mse_cosine"}
+PAIRS = {"data": "pairs.jsonl"}
+TRIPLES = {"data": "t.tsv", "objective": "triplet"}
+SCORED = {"data": "s.jsonl", "objective": "kl"}
+GRADED = {"data": "g.csv", "objective": "mse_cosine"}
 
 
 def recipe(**settings: Any) -> FinetuningRecipe:
@@ -41,17 +40,21 @@ def test_a_contrast_by_the_cosine_has_the_temperature_of_pretraining():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({**PAIRS, "margin": 2.0}, "margin is for triplet, not for objective contrastive"),
-        ({"collection": "c", "format": "pairs"}, "format is for pairs, .* with collection: remove"),
-        ({}, "names no collection"),
-        ({"collection": "c", "objective": "kl"}, "kl does not .* negatives, scored: .* `condenser"),
+        (
+            {**PAIRS, "margin": 2.0},
+            "margin is only for objective triplet, but the objective is con",
+        ),
+        ({"collection": "c", "columns": ["query"]}, "columns has no use for the source c: remove"),
+        ({**PAIRS, "negatives": "f"}, "negatives has no use for the source pairs.jsonl: remove"),
+        ({}, "names neither a collection and data"),
+        ({"collection": "c", **PAIRS}, "names both a collection and data"),
+        ({"collection": "c", "objective": "kl"}, "kl .* needs negatives: .* `condenser mine`"),
+        ({"collection": "c", "objective": "mse_cosine"}, "trains on graded pairs: set data"),
         ({**PAIRS, "train_size": -5}, "train_size is -5, expected at least 1"),
-        ({**PAIRS, "temperature": 0.0}, "temperature is 0.0, expected at least 1e-06"),
         ({**GRADED, "score_range": [1, 0]}, r"score_range is \[1, 0\], expected \[lowest"),
         ({**PAIRS, "columns": [1, 2]}, r"columns is \[1, 2\], of type list; expected"),
-        ({"data": "x.tsv"}, "does not train on 'data without a format'"),
         ({**PAIRS, "similarity": "euclidean"}, "'euclidean' is not supported .* dot, cosine"),
-        ({**TRIPLES, "format": "negatives", "n_negatives": 2}, "A triplet has one negative"),
+        ({**TRIPLES, "n_negatives": 2}, "A triplet has one negative"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings, message):
@@ -109,7 +112,7 @@ def test_a_recipe_runs(name, train, tmp_path):
         assert (run["n_examples"], run["n_negatives"]) == (10, 7)
     if name == "nq":
         assert (run["n_examples"], run["n_negatives"]) == (11, 1)
-        assert run["left_out"] == {"questions without a positive passage": 1}
+        assert run["left_out"] == {"rows with a blank text": 1}
 
 
 def test_the_papers_figures_are_in_their_recipes():

@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import shutil
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -89,23 +88,19 @@ class Naive:
     def content(self, passage: str) -> str:
         return self.passages[passage]["text"] or f"title {self.passages[passage]['title']}"
 
-    def text(self, passage: str, separator: str = " ") -> str:
+    def text(self, passage: str) -> str:
         title, text = self.passages[passage]["title"], self.passages[passage]["text"]
-        return f"{title}{separator}{text}" if title else text
+        return f"{title} {text}" if title else text
 
     def negatives(self, query: str, settings: dict[str, Any]) -> list[tuple[str, float]]:
         """All candidates that pass, in the order of their ranks."""
         positives, found = self.positives[query], self.run[query]
         lowest = min(dict(found).get(positive, -math.inf) for positive in positives)
-        absolute, relative = settings.get("absolute_margin"), settings.get("relative_margin")
+        relative = settings.get("relative_margin")
         first, last = settings.get("first_rank", 1), settings.get("last_rank", 200)
-        low, high = settings.get("min_score", -math.inf), settings.get("max_score", math.inf)
         kept = []
         for passage, score in found[first - 1 : last]:
-            passes = low <= score <= high
-            passes &= self.content(passage) not in map(self.content, positives)
-            if absolute is not None:
-                passes &= score <= lowest - absolute
+            passes = self.content(passage) not in map(self.content, positives)
             if relative is not None:
                 passes &= lowest > -math.inf and score <= lowest - abs(lowest) * relative
             if settings.get("answer_filter"):
@@ -122,12 +117,12 @@ class Naive:
             "negative_scores": [score for _, score in chosen],
         }
 
-    def examples(self, lines: list[dict], separator: str = " ") -> Iterator[dict[str, Any]]:
+    def examples(self, lines: list[dict]) -> Iterator[dict[str, Any]]:
         for line in lines:
-            negatives = [self.text(passage, separator) for passage in line["negative_ids"]]
+            negatives = [self.text(passage) for passage in line["negative_ids"]]
             for place, positive in enumerate(line["positive_ids"] if negatives else ()):
                 text = self.queries[line["query_id"]]["text"]
-                example = {"query": text, "positive": self.text(positive, separator)}
+                example = {"query": text, "positive": self.text(positive)}
                 example["negatives"] = negatives
                 if "positive_teacher_scores" in line:
                     example["positive_score"] = line["positive_teacher_scores"][place]
@@ -141,8 +136,9 @@ def naive(tmp_path_factory: pytest.TempPathFactory) -> Naive:
 
 
 @pytest.fixture
-def mine_into(tmp_path: Path, naive: Naive) -> Callable[..., Path]:
+def mine_into(tmp_path: Path, naive: Naive, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Mines the run over the collection, with changed settings, into a folder of a name."""
+    monkeypatch.setattr("modeling_condenser.mining.mine.QUERIES_A_WINDOW", 6)
 
     def mined(name: str = "out", **changes: Any) -> Path:
         settings = {"system": naive.run_file, "collection": naive.collection, **changes}
@@ -159,8 +155,7 @@ RECIPES = {
     "ranks": {"first_rank": 5, "last_rank": 20, "n_negatives": 4, "sampling": "top"},
     "relative": {"relative_margin": 0.3, "n_negatives": None, "last_rank": 40},
     "everything": {
-        **{"first_rank": 3, "last_rank": 40, "min_score": -3.0, "max_score": 15.0},
-        **{"absolute_margin": 0.0, "relative_margin": 0.05, "answer_filter": True},
+        **{"first_rank": 3, "last_rank": 40, "relative_margin": 0.05, "answer_filter": True},
         **{"n_negatives": 5, "sampling": "top"},
     },
 }
@@ -169,7 +164,7 @@ RECIPES = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_lines_are_those_of_a_plain_loop(mine_into, naive, name):
     settings = RECIPES[name]
-    file = mine_into(queries_per_window=4, with_text=True, title_separator=" | ", **settings)
+    file = mine_into(with_text=True, **settings)
     n = settings["n_negatives"]
     lines = read_lines(file)
     assert lines == [
@@ -178,7 +173,7 @@ def test_the_lines_are_those_of_a_plain_loop(mine_into, naive, name):
         if query in naive.positives
     ]
     examples = read_lines(file.parent / "examples.jsonl")
-    assert examples == list(naive.examples(lines, " | "))
+    assert examples == list(naive.examples(lines))
     facts = record_of(file)
     sizes = [len(line["negative_ids"]) for line in lines]
     assert sum(sizes) > 20
@@ -203,7 +198,7 @@ def test_random_negatives_are_a_sample_of_those_that_pass_nested_and_seeded(mine
         return {line["query_id"]: line["negative_ids"] for line in lines}
 
     drawn, larger = negatives("n"), negatives("larger", n_negatives=n + 4)
-    assert negatives("again", queries_per_window=3) == drawn != negatives("seed", seed=1)
+    assert negatives("again") == drawn != negatives("seed", seed=1)
     n_sampled = 0
     for query, chosen in drawn.items():
         passing = [passage for passage, _ in naive.negatives(query, settings)]
@@ -239,7 +234,6 @@ def test_a_cross_encoder_drops_and_relabels_by_its_probabilities(
         **{**settings, "cross_encoder": folder, "sampling": "top", "n_negatives": n},
         negative_below=low,
         positive_above=high,
-        queries_per_window=5,
         with_text=True,
     )
     dropped = Counter()
@@ -284,7 +278,6 @@ def test_by_answers_the_first_passage_with_one_is_the_positive(tmp_path, mine_in
     [
         ({"first_rank": 30, "last_rank": 40}, "leave 11 candidates"),
         ({"n_negatives": 0}, "n_negatives is 0, expected at least 1"),
-        ({"queries_per_window": -1}, "queries_per_window is -1, expected at least 1"),
         ({"negative_below": 0.1}, "cross-encoder"),
         ({"n_negative": 3}, "Did you mean 'n_negatives'"),
         ({"cross_encoder": "/none"}, "'/none'"),
@@ -334,7 +327,7 @@ def test_after_an_interruption_only_missing_windows_of_the_same_run_are_mined(
 ):
     own = tmp_path / "run"
     make_run_file(own)
-    settings = {"system": own, "n_negatives": 4, "queries_per_window": 6}
+    settings = {"system": own, "n_negatives": 4}
     with pytest.raises(KeyboardInterrupt):
         mine_into(**settings)
     own.write_text(own.read_text().replace(" made", change))
@@ -352,24 +345,6 @@ def test_after_an_interruption_only_missing_windows_of_the_same_run_are_mined(
     with pytest.raises(ValueError, match="another recipe .system_fingerprint: "):
         mine_into(**settings)
     assert len(windows) == n_windows
-
-
-@pytest.mark.parametrize("is_changed", [False, True])
-def test_other_dev_queries_choose_the_fusion_of_a_hybrid_system_again(
-    mine_into, collection, bert_folder, tmp_path, windows, is_changed
-):
-    folder = Path(shutil.copytree(collection, tmp_path / "small"))
-    judged = (folder / "qrels/train.tsv").read_text().splitlines(keepends=True)
-    dev = folder / "qrels/dev.tsv"
-    dev.write_text("".join(judged[:9]))
-    settings = {"system": f"hybrid:{bert_folder},pooling=mean", "collection": folder}
-    settings |= {"n_negatives": 2, "queries_per_window": 5}
-    with pytest.raises(KeyboardInterrupt):
-        mine_into(**settings)
-    if is_changed:
-        dev.write_text("".join(judged[:1] + judged[9:]))
-    mine_into(**settings)
-    assert (windows[3] == windows[0]) == is_changed  # whether the first window is mined again
 
 
 def test_the_query_itself_near_copies_and_positives_of_its_twin_are_no_negatives(tmp_path):

@@ -1,8 +1,7 @@
-"""Blocks as the reference builds them, streams and pairs."""
+"""Blocks as the reference builds them, and pairs."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, count, islice, pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.pretraining.data import (
     BlockBuilder,
     KeyedBlocks,
-    StreamedBlocks,
     build_blocks,
     draw_query,
     draw_spans,
@@ -208,47 +206,6 @@ def test_a_corpus_without_text_and_a_length_without_room_are_refused(builder):
         build_blocks(blank, builder)
     with pytest.raises(ValueError, match="max_length is 2, which leaves no room"):
         replace(builder, max_length=2)
-    with pytest.raises(ValueError, match="None of the documents has any text"):
-        next(iter(StreamedBlocks(blank, builder, seed=0)))
-
-
-def stream(builder: BlockBuilder, texts: list[str], *, epoch: int = 0, **options: Any) -> list:
-    documents = Dataset.from_dict({"text": texts}).to_iterable_dataset()
-    blocks = StreamedBlocks(documents, builder, **{"seed": 5, "buffer_size": 50, **options})
-    length = sum(1 for _ in blocks.read_epoch(0))
-    read = islice(blocks, epoch * length, (epoch + 1) * length)
-    return [(b["input_ids"].tolist(), b["mask_key"]) for b in read]
-
-
-def test_a_stream_gives_all_blocks_once_in_an_order_of_seed_and_epoch(builder, texts):
-    texts = texts[::5]
-    expected = build(builder, texts, range(len(texts)))
-    order = stream(builder, texts)
-    assert stream(builder, texts, num_proc=2) == order
-    place_of = {int(random_keys(5, 0, i)[0]): i for i in range(len(expected))}
-    places = [place_of[key] for _, key in order]
-    assert sorted(places) == list(range(len(expected)))
-    assert [ids for ids, _ in order] == [expected[place] for place in places]
-    # To give its n-th block, a stream may have read 50 more.
-    assert all(place < n + 50 for n, place in enumerate(places, start=1))
-    for other in (stream(builder, texts, epoch=1), stream(builder, texts, seed=6)):
-        assert sorted(ids for ids, _ in other) == sorted(expected)
-        assert [ids for ids, _ in other] != [ids for ids, _ in order]
-        assert not {key for _, key in other} & {key for _, key in order}
-
-
-@pytest.mark.parametrize(("num_proc", "n_read"), [(0, 512), (2, 6 * 256)])
-def test_a_stream_reads_documents_as_it_needs_them(num_proc, n_read, builder):
-    read = 0
-
-    def endless() -> Iterator[dict[str, str]]:
-        nonlocal read
-        for read in count(1):
-            yield {"text": f"The poet has {read} museums. Why?"}
-
-    blocks = StreamedBlocks(endless(), builder, seed=0, num_proc=num_proc, buffer_size=100)
-    assert len(list(islice(blocks, 200))) == 200
-    assert 300 <= read <= n_read  # a block each, and what is tokenized together or ahead
 
 
 def test_a_pair_depends_on_seed_epoch_and_document_only(builder, texts):

@@ -36,8 +36,6 @@ pytestmark = pytest.mark.slow
 
 CASES = {
     "budget": {"tokens_per_batch": 100},
-    # Batches differ in width.
-    "streamed": {"streaming": True, "packed": False, "short_block_probability": 1.0},
     "uncached": {"objective": "cocondenser", "similarity": "dot", "packed": False},
     "cached": {"objective": "cocondenser", "cache_chunk_size": 4, "bow_weight": 1.0},
     "second masking": {"head_mlm_probability": 0.5, "bow_weight": 0.5, "bow_weight_end": 0.1},

@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 
+from modeling_condenser.collection import text_files
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.pretraining import documents
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.documents import Source, load_documents
 from modeling_condenser.runs.recipe import fill
@@ -32,9 +32,8 @@ def write(file: Path, texts: list[str], *, column: str = "text") -> Path:
     return file
 
 
-def read(*sources: Source | Path | str, streaming: bool = False) -> list[str]:
-    rows = load_documents(list(sources), streaming=streaming)
-    assert isinstance(rows, IterableDataset if streaming else Dataset)
+def read(*sources: Source | Path | str) -> list[str]:
+    rows = load_documents(list(sources))
     assert all(row.keys() == {"text"} for row in rows)
     return [row["text"] for row in rows]
 
@@ -43,7 +42,7 @@ def read(*sources: Source | Path | str, streaming: bool = False) -> list[str]:
 def test_every_kind_of_file_gives_its_documents(name, tmp_path):
     column = "text" if name == "c.txt" else "body"
     source = Source(str(write(tmp_path / name, TEXTS, column=column)), text_column=column)
-    assert read(source) == read(source, streaming=True) == TEXTS
+    assert read(source) == TEXTS
 
 
 def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path):
@@ -53,7 +52,7 @@ def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path):
     (tmp_path / "c" / "empty.jsonl").touch()
     (tmp_path / "c" / "notes.md").write_text("not a document")
     assert read(tmp_path / "c") == read(f"{tmp_path}/c/**/*.jsonl") == TEXTS
-    assert read(f"{tmp_path}/c/[ab].jsonl", streaming=True) == TEXTS[:2]
+    assert read(f"{tmp_path}/c/[ab].jsonl") == TEXTS[:2]
     write(tmp_path / "c" / "c.csv", TEXTS)
     with pytest.raises(ValueError, match=r"several kinds \(csv, json\); expected one kind"):
         read(tmp_path / "c")
@@ -72,17 +71,15 @@ def test_other_columns_may_differ_between_rows_and_files(kind, tmp_path):
                 row.to_parquet(file)
             case _:
                 row.to_json(file, orient="records", lines=True)
-    assert read(tmp_path) == read(tmp_path, streaming=True) == TEXTS
+    assert read(tmp_path) == TEXTS
 
 
 def test_a_column_that_few_rows_have_is_read_and_one_that_none_has_is_refused(tmp_path):
     file = tmp_path / "c.jsonl"
     file.write_text('{"id": 1}\n{"text": "a."}\n{"text": null, "id": {"x": 2}}\n{"id": 3}\n')
-    for streaming in (False, True):
-        rows = load_documents(str(file), streaming=streaming)
-        assert [row["text"] for row in rows] == [None, "a.", None, None]
-        with pytest.raises(ValueError, match=r"c.jsonl has no column 'body': its columns are id"):
-            load_documents(Source(str(file), text_column="body"), streaming=streaming)
+    assert read(file) == [None, "a.", None, None]
+    with pytest.raises(ValueError, match=r"c.jsonl has no column 'body': its columns are id"):
+        load_documents(Source(str(file), text_column="body"))
 
 
 def test_words_for_nothing_are_text_and_null_is_no_text_in_every_kind_of_file(tmp_path):
@@ -96,12 +93,11 @@ def test_words_for_nothing_are_text_and_null_is_no_text_in_every_kind_of_file(tm
 
 
 @pytest.mark.parametrize("name", ["docs [2024]", "notes[v2].txt", "*.txt", "2024_05", "0123"])
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_path_that_exists_is_no_pattern_and_no_hub_name(name, streaming, tmp_path, monkeypatch):
+def test_a_path_that_exists_is_no_pattern_and_no_hub_name(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(Path("notes2.txt"), TEXTS[1:])
     write(Path(name) if name.endswith(".txt") else Path(name) / "a.txt", TEXTS[:1])
-    assert read(name, streaming=streaming) == TEXTS[:1]
+    assert read(name) == TEXTS[:1]
 
 
 def test_a_number_is_no_name_of_a_corpus():
@@ -129,7 +125,7 @@ def test_files_are_stored_once_until_they_change(tmp_path):
 
 def test_a_data_set_saved_to_disk_is_opened(tmp_path):
     Dataset.from_dict({"text": TEXTS, "id": [1, 2, 3]}).save_to_disk(tmp_path / "saved")
-    assert read(tmp_path / "saved") == read(tmp_path / "saved", streaming=True) == TEXTS
+    assert read(tmp_path / "saved") == TEXTS
 
 
 def test_of_a_collection_the_passages_are_read(tmp_path):
@@ -139,16 +135,13 @@ def test_of_a_collection_the_passages_are_read(tmp_path):
     assert len(read("health")) == len(load_passages("health"))
 
 
-def test_sources_follow_one_another_and_take_turns_in_a_stream(tmp_path, monkeypatch):
-    # The library waits 5 s for its reading threads when it has read all.
-    monkeypatch.setattr("datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN", 0, raising=False)
+def test_sources_follow_one_another(tmp_path):
     rows = ["a.", "b.", "", "c.", "d.", "e.", "f."]
     long = write(tmp_path / "c.parquet", rows, column="sentence")
     joined = Source(str(long), text_column="sentence", join_rows=3)
     (tmp_path / "c.csv").write_text("text\n1900\n")  # a number is text, too
     short = tmp_path / "c.csv"
     assert read(joined, short) == ["a. b.", "c. d. e.", "f.", "1900"]
-    assert read(joined, short, streaming=True) == ["a. b.", "1900", "c. d. e.", "f."]
 
 
 @pytest.mark.parametrize("path", ["{}/c.jsonl", "./no/folder", "c.txt", "{}/*.txt", "{}"])
@@ -163,12 +156,8 @@ def test_a_broken_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"c.jsonl:2: .* is not JSON"):
         read(str(file))
     file.write_text('{"text": ["a.", "b."]}\n')
-    for streaming in (False, True):
-        with pytest.raises(
-            ValueError,
-            match=r"'text' of .*c.jsonl, row 1, holds \['a.', 'b.'\], expected one string",
-        ):
-            read(str(file), streaming=streaming)
+    with pytest.raises(ValueError, match=r"c.jsonl, row 1, holds \['a.', 'b.'\], expected one"):
+        read(str(file))
 
 
 @pytest.mark.parametrize("name", ["owner/name", "wikitext"])
@@ -179,10 +168,10 @@ def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(name, mo
         calls.append((args, kwargs))
         return Dataset.from_dict({"title": ["a"] * 3, "body": TEXTS})
 
-    monkeypatch.setattr(documents, "load_dataset", load)
+    monkeypatch.setattr(text_files, "load_dataset", load)
     source = Source(name, name="en", split="train[:1%]", revision="v2", text_column="body")
     assert read(source) == TEXTS
-    expected = {"split": "train[:1%]", "revision": "v2", "streaming": False}
+    expected = {"split": "train[:1%]", "revision": "v2"}
     assert calls == [((name, "en"), expected)]
     with pytest.raises(ValueError, match=r"no column 'text': its columns are body, title"):
         read(name)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
@@ -68,33 +68,6 @@ def test_a_corpus_with_other_contents_is_refused(settings, tmp_path, small_corpu
         assert (run / "run.json").read_bytes() == record
 
 
-def test_before_its_first_checkpoint_a_run_takes_what_the_corpus_holds(
-    settings, tmp_path, small_corpus, monkeypatch
-):
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_bytes(small_corpus.read_bytes())
-    settings |= {"corpus": str(corpus), "max_steps": 1}
-    monkeypatch.setattr(CondenserTrainer, "training_step", None)
-    with pytest.raises(TypeError):
-        pretrain(settings)
-    monkeypatch.undo()
-    corpus.write_text('{"text": "A volcano erupts. It is in Italy."}\n')
-    pretrain(settings)
-    assert json.loads((tmp_path / "run/run.json").read_text())["n_documents"] == 1
-
-
-def test_another_encoder_of_the_same_name_is_refused(settings, tmp_path, bert_folder):
-    encoder = Path(shutil.copytree(bert_folder, tmp_path / "encoder"))
-    settings |= {"encoder": str(encoder), "max_steps": 1}
-    pretrain(settings)
-    weights = load_file(encoder / "model.safetensors")
-    for name in weights:
-        weights[name] = weights[name] + 1e-3
-    save_file(weights, encoder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match="start_fingerprint: "):
-        pretrain(settings)
-
-
 def test_a_run_that_was_killed_before_its_model_was_written_trains_no_further(settings, tmp_path):
     settings |= {"save_strategy": "steps", "save_steps": 2}
     model = pretrain(settings)
@@ -120,14 +93,13 @@ def test_other_objectives_see_the_same_blocks_as_the_condenser(settings, tmp_pat
     assert records[0]["blocks_sha256"] == records[1]["blocks_sha256"]
 
 
-@pytest.mark.parametrize("objective", ["ict", "tsdae"])
 def test_without_masks_only_the_tied_weights_of_the_lm_head_are_trained(
-    settings, tmp_path, bert_folder, objective
+    settings, tmp_path, bert_folder
 ):
-    model = pretrain({**settings, "objective": objective, "max_length": 64})
+    model = pretrain({**settings, "objective": "ict", "max_length": 64})
     log, weights = read_log(tmp_path / "run"), load_file(model / "model.safetensors")
     assert len(log) == 3 and not {"late_loss", "late_accuracy", "swap_cost"} & log[0].keys()
-    assert objective != "ict" or log[0]["loss"] == pytest.approx(log[0]["contrastive_loss"])
+    assert log[0]["loss"] == pytest.approx(log[0]["contrastive_loss"])
     assert not any(name.startswith("head.") for name in weights)
     before = AutoModelForMaskedLM.from_pretrained(bert_folder).state_dict()
     after = CondenserForMaskedLM.from_pretrained(model)
@@ -177,22 +149,15 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
     [
         ({"output_dir": "FOLDER"}, "is not empty and holds no run"),
         ({"tokenizer": "FOLDER/larger"}, "resize_token_embeddings"),
-        ({"corpus": "/nowhere/text.jsonl"}, "no documents at /nowhere/text.jsonl"),
-        ({"max_length": 2}, "leaves no room for text"),
         ({"max_length": 100}, "positions for 64 tokens"),
         ({"mlm_probability": 1.5}, "mlm_probability is 1.5"),
         ({"learning_rat": 1}, "'learning_rat'.*'learning_rate'"),
         ({"packed": True, "attn_implementation": "eager"}, "leave one of the two out"),
-        ({"bow_weight": -1.0}, "bow_weight is -1.0, expected 0 to inf"),
         ({"bow_weight_end": 0.1}, "bow_weight is 0: set bow_weight, too"),
         ({"objective": "ict", "removal_probability": 1.5}, "removal_probability is 1.5"),
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
-        (
-            {"tokens_per_batch": 99, "streaming": True},
-            "tokens_per_batch does not work with a streamed",
-        ),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),
-        ({"objective": "ict", "head_mlm_probability": 0.5}, "head_mlm_probability is only for"),
+        ({"fp16": True}, "fp16 is set, but this training runs on a CPU"),
         ({"objective": "ict", "query_length": 2}, "query_length is 2, which leaves no room"),
     ],
 )
@@ -239,7 +204,7 @@ def test_a_tokenizer_with_other_tokens_of_the_same_number_is_refused(settings, t
 
 CASES: dict[str, dict[str, Any]] = {
     "accumulation": {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2},
-    "stream": {"streaming": True, "objective": "mlm"},
+    "mlm": {"objective": "mlm"},
     "budget": {"tokens_per_batch": 1600},
     "cocondenser": {"objective": "cocondenser", "cache_chunk_size": 6, "temperature": 20.0},
     "mean pooling": {"objective": "ict", "pooling": "mean", "bow_weight": 1.0},
@@ -264,7 +229,7 @@ def test_an_interrupted_run_resumes_bit_equal_past_a_torn_checkpoint(
     settings |= {**RESUMABLE, **CASES[case]}
     pretrain({**settings, "output_dir": str(tmp_path / "whole")})
     n_epochs = read_log(tmp_path / "whole")[-1]["epoch"]
-    assert n_epochs > 2 or case == "stream"  # whose epochs the Trainer cannot count
+    assert n_epochs > 2
 
     def interrupt(args: Any, state: Any, *_: Any, **__: Any) -> None:
         if state.global_step == 11:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from datasets import Dataset
 from torch import nn
 from transformers import TrainerCallback, set_seed
 
@@ -16,7 +15,6 @@ from modeling_condenser import (
     CondenserTrainingArguments,
     condenser_from_encoder,
 )
-from modeling_condenser.pretraining.data import KeyedBlocks
 from tests.pretraining.short_runs import SETTINGS
 from tests.publishing.loopback_hub import contents
 
@@ -124,34 +122,6 @@ def test_a_named_checkpoint_may_have_other_settings_but_not_other_data(make, tmp
     assert make(name="b").train(resume_from_checkpoint=first).global_step == 2
 
 
-class Examples(torch.utils.data.Dataset):
-    """Examples without a fingerprint."""
-
-    def __init__(self, blocks: KeyedBlocks, n: int):
-        self.blocks, self.n = blocks, n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int) -> Any:
-        return self.blocks[index]
-
-
-def test_data_without_a_fingerprint_are_compared_as_far_as_they_can_be(make, texts):
-    def stream(n: int) -> Any:
-        return Dataset.from_dict({"text": texts[n : n + 20]}).to_iterable_dataset()
-
-    make(stream(0), max_steps=1).train()
-    with pytest.raises(ValueError, match="first_documents_sha256"):
-        make(stream(1), max_steps=1).train()
-    make(stream(0), max_steps=1).train()
-    blocks, torch_run = make().train_dataset, {"name": "torch", "max_steps": 1}
-    make(Examples(blocks, 16), **torch_run).train()
-    with pytest.raises(ValueError, match="train_dataset: '16 examples, Examples' then, '17 exa"):
-        make(Examples(blocks, 17), **torch_run).train()
-    make(Examples(blocks, 16), **torch_run).train()
-
-
 def test_loss_and_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monkeypatch):
     warnings: list[str] = []
     monkeypatch.setattr(
@@ -181,6 +151,7 @@ def test_what_the_trainer_does_not_support_is_refused(make, start, texts, tmp_pa
     for options, message in (
         ({"model": None, "model_init": lambda: start}, "model_init is not supported .*output_dir"),
         ({"model": start, "compute_metrics": dict}, "compute_metrics is not supported"),
+        ({"model": start, "data_collator": dict}, "data_collator is not supported"),
     ):
         with pytest.raises(ValueError, match=message):
             CondenserTrainer(args=arguments, train_dataset=texts[:9], **options)

@@ -15,7 +15,6 @@ from transformers import TrainerCallback, TrainingArguments, set_seed
 
 from modeling_condenser import (
     CondenserConfig,
-    CondenserDataCollator,
     CondenserForPreTraining,
     CondenserTrainer,
     CondenserTrainingArguments,
@@ -34,19 +33,16 @@ from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
 
 @pytest.fixture
 def make_trainer(tmp_path, bert_folder, tokenizer, texts):
-    """Makes a trainer of blocks with plain `TrainingArguments`."""
+    """Makes a trainer of blocks."""
     documents = Dataset.from_dict({"text": texts[:50]})
     blocks = build_blocks(documents, BlockBuilder(tokenizer, max_length=32))
 
     def make(name="run", **settings):
         set_seed(3)
-        known = {key: value for key, value in SETTINGS.items() if key != "max_length"}
         return CondenserTrainer(
-            model=condenser_from_encoder(str(bert_folder)),
-            args=TrainingArguments(str(tmp_path / name), **{**known, **settings}),
+            condenser_from_encoder(str(bert_folder)),
+            arguments(tmp_path / name, **settings),
             train_dataset=KeyedBlocks(blocks, seed=0),
-            data_collator=CondenserDataCollator(tokenizer, max_length=32),
-            processing_class=tokenizer,
         )
 
     return make
@@ -175,16 +171,13 @@ def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weig
         assert entry["loss"] == pytest.approx(total, rel=1e-5)
 
 
-def test_text_is_accepted_in_every_form(trainer_of_text, tokenizer, texts):
+def test_text_is_accepted_in_every_form(trainer_of_text, texts):
     texts = texts[:20]
     expected = trainer_of_text(texts).facts
     assert expected["n_documents"] == 20 and expected["n_blocks"] > 20
     rows = [{"id": i, "text": text} for i, text in enumerate(texts)]
     for data in (tuple(rows), Dataset.from_list(rows)):
         assert trainer_of_text(data).facts == expected
-    blocks = build_blocks(Dataset.from_list(rows), BlockBuilder(tokenizer, max_length=32))
-    of_ids = trainer_of_text(blocks.add_column("token_type_ids", blocks["input_ids"])).facts
-    assert of_ids["blocks_sha256"] == expected["blocks_sha256"]
 
 
 @pytest.mark.parametrize(
@@ -206,21 +199,10 @@ def test_other_data_are_refused(trainer_of_text, data, message):
         trainer_of_text(data)
 
 
-def test_a_text_that_is_repeated_gives_a_warning(trainer_of_text, caplog):
-    trainer_of_text(["The river left. Why?"] * 9)
-    assert "All 9 documents are the same text, 'The river left" in caplog.text
-
-
-def test_text_with_plain_arguments_is_refused(make_trainer):
-    with pytest.raises(ValueError, match="eval_dataset holds text, but args are TrainingArguments"):
-        make_trainer().evaluate(["Why?"])
-
-
 def test_each_evaluation_has_the_same_masks_and_gives_the_loss_of_the_model(trainer_of_text, texts):
     settings = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 999}
     settings |= {"bow_weight": 0.5, "bow_weight_end": 0.1, "learning_rate": 0.0}
-    stream = Dataset.from_dict({"text": texts[:20]}).to_iterable_dataset()
-    data = {"few": texts[:9], "stream": stream}
+    data = {"few": texts[:9], "more": Dataset.from_dict({"text": texts[:20]})}
     trainer = trainer_of_text(texts[:50], eval_dataset=data, **settings)
     trainer.train()
     for name in data:
@@ -232,8 +214,8 @@ def test_each_evaluation_has_the_same_masks_and_gives_the_loss_of_the_model(trai
         key = f"eval_{name}_loss"
         losses = [entry[key] for entry in trainer.state.log_history if key in entry]
         assert losses == pytest.approx([expected] * 3, rel=1e-5)
-    assert trainer.evaluate(stream)["eval_loss"] == pytest.approx(losses[0], rel=1e-5)
-    *_, vectors = trainer.predict(stream).predictions
+    assert trainer.evaluate(data["more"])["eval_loss"] == pytest.approx(losses[0], rel=1e-5)
+    *_, vectors = trainer.predict(data["more"]).predictions
     assert len(vectors) == len(examples)  # without that of the filler of a packed batch
 
 

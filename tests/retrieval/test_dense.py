@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sentence_transformers.util.quantization import quantize_embeddings, semantic_search_faiss
 
 from benchmarks.harness import write_embeddings
 from modeling_condenser.encoding.embeddings import Embeddings
@@ -124,18 +123,16 @@ def test_an_index_finds_what_exact_search_finds(factory, parameters, at_least, s
 
 def test_int8_scores_every_passage_by_its_restored_vector(search):
     run, exact = search("int8", depth=N), search(depth=N)
-    ranges = np.stack([PASSAGES.min(0), PASSAGES.max(0)])
-    codes = quantize_embeddings(PASSAGES, "uint8", ranges=ranges)
-    # sentence-transformers rescores candidates like this; here they are all passages.
-    expected, _ = semantic_search_faiss(
-        QUERIES, codes, corpus_precision="uint8", ranges=ranges, top_k=N, rescore_multiplier=1
-    )
-    for name, query, best in zip(QUERY_IDS, QUERIES, expected, strict=True):
-        theirs = {IDS[each["corpus_id"]]: each["score"] for each in best}
-        assert list(run[name])[:DEPTH] == list(theirs)[:DEPTH]
-        assert run[name] == pytest.approx(theirs, rel=1e-4, abs=1e-4)
-        steps = abs(query) * (ranges[1] - ranges[0]) / 255
-        assert run[name] == pytest.approx(exact[name], abs=float(steps.sum()))
+    low, step = PASSAGES.min(0), np.ptp(PASSAGES, axis=0) / 255
+    codes = ((PASSAGES - low) / np.where(step, step, 1)).astype(int)
+    restored = low + (codes + 0.5) * step
+    for name, query in zip(QUERY_IDS, QUERIES, strict=True):
+        assert list(run[name].values()) == sorted(run[name].values(), reverse=True)
+        errors = abs(query) * step  # of a code that is off by one
+        bound = float(errors.sum())
+        for scores, most in ((restored @ query, float(errors.max())), (PASSAGES @ query, bound)):
+            assert run[name] == pytest.approx(dict(zip(IDS, scores, strict=True)), abs=most)
+        assert run[name] == pytest.approx(exact[name], abs=bound)
 
 
 @pytest.mark.parametrize("bytes_a_call", [2**28, 1])

@@ -116,7 +116,7 @@ def check_fills(settings, kind):
     fields = {f.name: f for cls in CLASSES[kind] for f in dataclasses.fields(cls)}
     # What a recipe leaves to the command line.
     left = {name: "bm25" for name, field in fields.items() if is_required(field)}
-    if "format" in settings:
+    if "columns" in settings or settings.get("objective") == "mse_cosine":
         left["data"] = "x"
     elif "collection" in fields:
         left["collection"] = "x"

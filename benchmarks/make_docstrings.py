@@ -1,10 +1,13 @@
-"""Builds a collection of the docstrings of installed Python packages, without a download.
+"""Make the collection `docstrings` of docs/results from installed Python packages.
 
-The first paragraph of a docstring is the query, the rest is the passage. The name of the object is
-the id and not the title, because it would repeat words of the query. A hash of the name determines
-the split, so other package versions do not change it.
+    python -m benchmarks.make_docstrings OUT
+
+OUT becomes a folder in BEIR's layout. The first paragraph of a docstring is the query, the rest is
+the passage. The name of the object is the id and not the title, because it would repeat words of
+the query. A hash of the name determines the split, so other package versions do not change it.
 """
 
+import argparse
 import ast
 import hashlib
 import importlib.metadata
@@ -23,10 +26,14 @@ from pathlib import Path
 import pandas as pd
 from tqdm.auto import tqdm
 
+from modeling_condenser.collection.beir import (
+    CORPUS_FILE,
+    QRELS_FOLDER,
+    QRELS_HEADER,
+    QUERIES_FILE,
+)
 from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import write_json
-
-from .beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 
 STANDARD_LIBRARY = "python"
 PACKAGES = tuple(
@@ -62,8 +69,15 @@ Docstring = tuple[str, str, str, str]
 """Package, qualified name of the object, query, passage."""
 
 
-def build_builtin_collection(out: str | Path, *, roots: Mapping[str, Path] | None = None) -> Path:
-    """Write the built-in collection as a BEIR folder.
+def main() -> None:
+    """Make the folder and print its name."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("out", type=Path, metavar="OUT")
+    print(f"collection: {make_docstrings(parser.parse_args().out)}")
+
+
+def make_docstrings(out: Path, *, roots: Mapping[str, Path] | None = None) -> Path:
+    """Write the docstrings of packages as a BEIR folder.
 
     A passage needs a paragraph of prose. Repeated queries and passages are dropped. dev and test
     keep the 1,000 queries with the lowest hashes each; all passages stay in the corpus.
@@ -72,7 +86,6 @@ def build_builtin_collection(out: str | Path, *, roots: Mapping[str, Path] | Non
         out: the folder to write; a finished collection there is left unchanged.
         roots: package -> folder of its source; by default `find_package_roots()`.
     """
-    out = Path(out)
     if (out / SOURCES_FILE).is_file():
         return out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -193,3 +206,7 @@ def _write_collection(folder: Path, docstrings: pd.DataFrame) -> None:
     for split, judged in splits.items():
         file = folder / QRELS_FOLDER / f"{split}.tsv"
         judged[["_id", "name", "score"]].to_csv(file, sep="\t", index=False, header=QRELS_HEADER)
+
+
+if __name__ == "__main__":
+    main()
