@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .configuration_condenser import CondenserConfig
     from .encoding.retriever import Retriever
     from .evaluation.evaluate import evaluate
-    from .evaluation.mteb_tasks import mteb_model
     from .hub.export import export_encoder
     from .hub.push import push
     from .mining.mine import mine
@@ -37,7 +36,6 @@ _NAMES = {
     ".configuration_condenser": "CondenserConfig",
     ".encoding.retriever": "Retriever",
     ".evaluation.evaluate": "evaluate",
-    ".evaluation.mteb_tasks": "mteb_model",
     ".hub.export": "export_encoder",
     ".hub.push": "push",
     ".mining.mine": "mine",
