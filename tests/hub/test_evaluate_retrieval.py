@@ -15,11 +15,11 @@ import pytest
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
-from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.provenance import RESULTS_FILE
 from modeling_condenser.retrieval.runs import read_run
+from tests.evaluation.making import evaluate_system
 from tests.hub.making import declare_tables, run_isolated, write_collection
 
 RUN = """
