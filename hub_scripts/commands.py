@@ -55,9 +55,14 @@ def pretrain(line: "CommandLine") -> None:
     )
 
     settings = line.read(PretrainingRecipe, CondenserTrainingArguments, further=TRAINER_HELP)
-    from modeling_condenser.analysis.callback import pretrain_and_measure
+    from modeling_condenser.pretraining.pretrain import pretrain as train
 
-    folder = pretrain_and_measure(settings)
+    callbacks = []
+    if settings.get("readiness") is not None:
+        from modeling_condenser.analysis.callback import readiness_callbacks
+
+        callbacks = readiness_callbacks(settings)
+    folder = train(settings, callbacks=callbacks)
     print(f"checkpoint: {folder}")
     print(f"next: condenser export {folder.parent} ENCODER_FOLDER")
 

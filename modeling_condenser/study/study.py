@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 
 from modeling_condenser.analysis.analyze import measure_models, write_analysis
-from modeling_condenser.analysis.callback import pretrain_and_measure
+from modeling_condenser.analysis.callback import readiness_callbacks
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.collection.beir import CORPUS_FILE
@@ -35,6 +35,7 @@ from modeling_condenser.hub import training_log
 from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.model_folder import read_json
+from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
 from modeling_condenser.retrieval.systems import BM25, HYBRID, System
 from modeling_condenser.runs.recipe import fill, refuse_ambiguous
@@ -204,7 +205,7 @@ class _Study:
             **changes,
             "output_dir": str(folder / "pretrain"),
         }
-        checkpoint = pretrain_and_measure(settings)
+        checkpoint = pretrain(settings, callbacks=readiness_callbacks(settings))
         encoder = folder / "encoder"
         if not encoder.is_dir():
             export_encoder(checkpoint, encoder, contract=recipe.contract)
