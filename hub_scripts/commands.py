@@ -55,9 +55,14 @@ def pretrain(line: "CommandLine") -> None:
     )
 
     settings = line.read(PretrainingRecipe, CondenserTrainingArguments, further=TRAINER_HELP)
-    from modeling_condenser.analysis.callback import pretrain_and_measure
+    from modeling_condenser.pretraining.pretrain import pretrain as train
 
-    folder = pretrain_and_measure(settings)
+    callbacks = []
+    if settings.get("readiness") is not None:
+        from modeling_condenser.analysis.callback import readiness_callbacks
+
+        callbacks = readiness_callbacks(settings)
+    folder = train(settings, callbacks=callbacks)
     print(f"checkpoint: {folder}")
     print(f"next: condenser export {folder.parent} ENCODER_FOLDER")
 
@@ -208,24 +213,15 @@ def evaluate(line: "CommandLine") -> None:
 
     condenser evaluate my-retriever my-collection --baseline bm25
     condenser evaluate evaluate/thesis.yaml a b my-collection --depth 1000
-    condenser evaluate my-retriever bm25 --mteb SciFact NFCorpus
 
     A system is an export, a sentence-transformers model, an encoder with a stated pooling
     (google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,preset=thesis).
     """
     from modeling_condenser.evaluation import evaluate as stage
-    from modeling_condenser.evaluation import mteb_tasks
     from modeling_condenser.retrieval.dense import SearchSettings
 
-    if any(word.partition("=")[0] == "--mteb" for word in line.words):
-        settings = line.read(mteb_tasks.MtebRecipe, SearchSettings, plain=("systems",))
-        results = mteb_tasks.evaluate_mteb(tasks=settings.pop("mteb"), **settings)
-        folder = settings.get("output_dir", mteb_tasks.MtebRecipe.output_dir)
-        print(f"{mteb_tasks.format_results(results)}\n\nresults: {folder}/mteb/results")
-        return
     both, plain = (stage.EvaluationRecipe, SearchSettings), ("systems", "collection")
-    further = "--mteb TASK ... in place of COLLECTION: tasks or benchmarks of MTEB"
-    report = stage.evaluate(**line.read(*both, plain=plain, further=further))
+    report = stage.evaluate(**line.read(*both, plain=plain))
     print(f"{report}\n\nreport: {report.file}")
 
 

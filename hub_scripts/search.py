@@ -65,7 +65,7 @@ def run(line: CommandLine) -> None:
     searcher = open_searcher(
         system,
         passages,
-        folder / as_folder(system.encoder.stored.name),
+        folder / system.vectors_name,
         embeddings=Path(fields.embeddings) if fields.embeddings else None,
         settings=how,
         dev=load_dev(fields.collection, judged="") if system.kind == "hybrid" else None,

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .configuration_condenser import CondenserConfig
     from .encoding.retriever import Retriever
     from .evaluation.evaluate import evaluate
-    from .evaluation.mteb_tasks import mteb_model
     from .mining.mine import mine
     from .modeling_condenser import (
         CondenserForMaskedLM,
@@ -39,7 +38,6 @@ _NAMES = {
     ".configuration_condenser": "CondenserConfig",
     ".encoding.retriever": "Retriever",
     ".evaluation.evaluate": "evaluate",
-    ".evaluation.mteb_tasks": "mteb_model",
     ".publishing.export": "export_encoder",
     ".publishing.push": "push",
     ".mining.mine": "mine",

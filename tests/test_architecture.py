@@ -76,7 +76,7 @@ def test_the_declared_dependencies_are_those_that_are_imported():
         {re.split("[>=<[]", line)[0] for line in lines}
         for lines in (project["dependencies"], chain(*project["optional-dependencies"].values()))
     )
-    assert needed - found == {"accelerate"}  # transformers' Trainer imports it
+    assert needed <= found
     assert found - needed <= optional and "tokenizers" in needed
 
 

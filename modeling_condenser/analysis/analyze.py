@@ -29,7 +29,7 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
-from .readiness import Subject, measure_readiness
+from .readiness import measure_model
 from .recipe import AnalysisRecipe, Measuring
 from .sample import Sample
 
@@ -125,8 +125,7 @@ def measure_models(models: Sequence[Measurable], sample: Sample) -> list[Entry]:
     entries = []
     for folder, entry in tqdm(models, desc="measure", unit="model", disable=None):
         try:
-            subject = Subject.open(folder, max_length=sample.measuring.max_length)
-            entries.append({**entry, **measure_readiness(subject, sample)})
+            entries.append({**entry, **measure_model(folder, sample)})
         except ValueError as error:
             raise ValueError(f"{entry['label']} cannot be measured: {error}") from error
     return entries

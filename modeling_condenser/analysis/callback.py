@@ -1,21 +1,25 @@
-"""Readiness while training: a Trainer callback, and pre-training recipes that use it."""
+"""Readiness while training: a Trainer callback, also of a pre-training recipe."""
 
+import os
+import random
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
 from transformers import Trainer, TrainerCallback
 from transformers.integrations.fsdp import is_fsdp_enabled
 
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.documents import load_documents
-from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.publishing.training_log import is_readiness
 from modeling_condenser.runs.recipe import fill
 
-from .readiness import Subject, measure_readiness
+from .readiness import measure_checkpoint
 from .recipe import MeasuringWhileTraining
 from .sample import Sample
 
@@ -34,7 +38,8 @@ class ReadinessCallback(TrainerCallback):
         every: steps between two measurements.
 
     Raises:
-        ValueError: the trainer has no tokenizer, or shards the model (FSDP, DeepSpeed).
+        ValueError: the trainer has no tokenizer, or shards the model (FSDP, DeepSpeed), or few
+            labels are to be tried in a training of several processes.
     """
 
     def __init__(self, trainer: Trainer, sample: Sample, *, every: int = 500):
@@ -44,6 +49,12 @@ class ReadinessCallback(TrainerCallback):
             raise ValueError(
                 "Readiness while training needs the whole model in the first process, but FSDP and "
                 "DeepSpeed shard it: remove readiness, and run `condenser analyze` afterwards."
+            )
+        if sample.measuring.labels and trainer.args.world_size > 1:
+            raise ValueError(
+                f"labels is {sample.measuring.labels}, but a training of {trainer.args.world_size} "
+                "processes cannot fine-tune in between: leave it out, and run `condenser analyze` "
+                "with it afterwards."
             )
         self.trainer, self.sample, self.every = trainer, sample, every
 
@@ -66,25 +77,48 @@ class ReadinessCallback(TrainerCallback):
         steps = [entry.get("step") for entry in state.log_history if is_readiness(entry)]
         if trainer.is_world_process_zero() and state.global_step not in steps:
             model = trainer.accelerator.unwrap_model(trainer.model)
-            how: Any = {"max_length": self.sample.measuring.max_length}
-            how["similarity"] = getattr(trainer.args, "similarity", None)
-            subject = Subject.of_model(model, trainer.processing_class, **how)
+            similarity = getattr(trainer.args, "similarity", None)
             should_log = control.should_log  # log() resets it, but the step's own entry follows
-            trainer.log(measure_readiness(subject, self.sample))
+            with _undisturbed():
+                entry = measure_checkpoint(
+                    model, trainer.processing_class, self.sample, similarity=similarity
+                )
+            trainer.log(entry)
             control.should_log = should_log
         trainer.accelerator.wait_for_everyone()
         if isinstance(trainer, CondenserTrainer):
             trainer.leave_out(time.perf_counter() - started)
 
 
-def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
-    """Run a pre-training recipe, with readiness if the recipe has a field `readiness`.
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Restore what a training inside of another one changes: random states and global settings."""
+    shared = [cls._shared_state for cls in (AcceleratorState, GradientState, PartialState)]
+    before, environment = [dict(state) for state in shared], dict(os.environ)
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+            os.environ.clear()
+            os.environ.update(environment)
+            for state, values in zip(shared, before, strict=True):
+                state.clear()
+                state.update(values)
+
+
+def readiness_callbacks(
+    settings: Mapping[str, Any],
+) -> list[Callable[[CondenserTrainer], ReadinessCallback]]:
+    """The callbacks of `pretrain` for a recipe: one if it has the field `readiness`.
 
     The field is a mapping of the fields of `MeasuringWhileTraining`. The sample is taken from the
-    recipe's corpus. For errors and the returned folder see `pretrain`.
+    recipe's corpus.
     """
     if settings.get("readiness") is None:
-        return pretrain(settings)
+        return []
     names = settings.keys() & {"encoder", "corpus", "readiness"}
     (recipe,) = fill({name: settings[name] for name in names}, PretrainingRecipe)
     (measuring,) = fill(recipe.readiness, MeasuringWhileTraining)
@@ -95,4 +129,4 @@ def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
         trainer.facts["readiness"] = sample.facts()
         return ReadinessCallback(trainer, sample, every=measuring.every)
 
-    return pretrain(settings, callbacks=[add_readiness])
+    return [add_readiness]

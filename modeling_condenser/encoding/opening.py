@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, get_args
@@ -295,8 +296,15 @@ def encoding_files(folder: Path) -> list[Path]:
 def _checksum(file: Path) -> str:
     """Return the SHA-256 of a file, of JSON without the versions of libraries."""
     if file.suffix != ".json":
-        return checksum_file(file)
+        state = file.stat()
+        return _checksum_once(file.resolve(), state.st_size, state.st_mtime_ns)
     content = json.loads(file.read_text(encoding="utf-8"))
     if isinstance(content, dict):
         content = {key: value for key, value in content.items() if key not in _VERSION_FIELDS}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _checksum_once(file: Path, size: int, changed: int) -> str:
+    """Return the SHA-256 of a file of this size and time of change, which is read once."""
+    return checksum_file(file)

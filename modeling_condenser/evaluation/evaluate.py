@@ -33,7 +33,7 @@ from .cost import measure_cost
 from .measures import check_measures
 from .report import Report, write_report
 from .similarity import measure_similarity, read_items
-from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system, report_on_card
+from .system_results import INDEX_SETTINGS, Evaluator, SystemResult, report_on_card
 
 logger = logging.getLogger(__name__)
 
@@ -135,24 +135,7 @@ def evaluate(
             loaded = load_reported(recipe.collection, split=recipe.split)
             root = out / as_folder(loaded.name)
             folder = root / as_folder(recipe.split)
-            has_hybrid = any(system.kind == "hybrid" for system in parsed)
-            dev = None
-            if has_hybrid:
-                dev = load_dev(recipe.collection, judged=recipe.split, reported=loaded)
-            results = [
-                evaluate_system(
-                    system,
-                    loaded,
-                    folder / as_folder(system.name),
-                    split=recipe.split,
-                    depth=recipe.depth,
-                    measures=recipe.measures,
-                    search=search,
-                    work_folder=root / "embeddings" / as_folder(system.encoder.stored.name),
-                    dev=dev,
-                )
-                for system in parsed
-            ]
+            results = _evaluate_systems(parsed, recipe, search, loaded, root)
         else:
             file = Path(recipe.collection)
             folder = out / as_folder(file.stem)
@@ -160,7 +143,8 @@ def evaluate(
             results = [measure_similarity(system, items, name=file.stem) for system in parsed]
     for i, system in enumerate(parsed):
         if recipe.cost and system.kind == "encoder":
-            cost = measure_cost(system.model, settings=system.stored.settings)
+            whole = system.without("truncate_dim", "precision")
+            cost = measure_cost(system.model, settings=whole.settings)
             results[i] = replace(results[i], cost=cost)
     report = write_report(
         folder,
@@ -174,6 +158,31 @@ def evaluate(
     elif loaded and exports:
         logger.info("The card of %s is unchanged: --card adds the results.", ", ".join(exports))
     return report
+
+
+def _evaluate_systems(
+    systems: Sequence[System],
+    recipe: EvaluationRecipe,
+    search: SearchSettings,
+    collection: Collection,
+    root: Path,
+) -> list[SystemResult]:
+    """Evaluate systems on a collection, into the folders below `root`."""
+
+    def place(system: System) -> tuple[Path, Path]:
+        folder = root / as_folder(recipe.split) / as_folder(system.name)
+        return folder, root / "embeddings" / system.vectors_name
+
+    dev = None
+    if any(system.kind == "hybrid" and "fusion" not in system.settings for system in systems):
+        dev = load_dev(recipe.collection, judged=recipe.split, reported=collection)
+    evaluator = Evaluator(
+        collection, place, recipe.split, recipe.depth, recipe.measures, search, dev
+    )
+    # Systems of one encoder follow each other, so that it is opened once.
+    order = sorted(systems, key=lambda system: system.vectors_name)
+    results = {system.name: evaluator.evaluate(system) for system in order}
+    return [results[system.name] for system in systems]
 
 
 def _report_on_cards(
@@ -207,7 +216,7 @@ def _command(recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence
     """The command that reproduces a report. Local paths are reduced to their last parts."""
     place = Path(recipe.collection)
     collection = place.resolve().name if place.exists() else recipe.collection
-    words = [*(system.word for system in systems), collection]
+    words = [*(system.published_text for system in systems), collection]
     if recipe.baseline:
         words += ["--baseline", words.pop(0)]
     defaults = {**vars(EvaluationRecipe(["bm25"], "")), **vars(SearchSettings()), "split": ""}

@@ -5,14 +5,14 @@
     <folder>/metrics.json         the measures
 
 A second call reads the run, because a search may take hours. Measures are computed again, because
-judgements may change.
+judgements may change. A hybrid system is the fusion of two such runs.
 """
 
 import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,12 @@ from modeling_condenser.collection.collection import (
     checksum_qrels,
     fingerprint_passages,
 )
-from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.model_files.model_folder import split_revision
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import EvaluationResult, add_result, hub_name
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
-from modeling_condenser.retrieval.fusion import HybridSearcher
+from modeling_condenser.retrieval.fusion import CANDIDATES, DEFAULT, FUSIONS, choose_fusion
 from modeling_condenser.retrieval.runs import (
     Run,
     cut_run,
@@ -38,11 +37,12 @@ from modeling_condenser.retrieval.runs import (
     write_run,
 )
 from modeling_condenser.retrieval.systems import (
+    BM25,
+    Searcher,
     StoredRun,
-    SystemLike,
+    System,
     as_folder,
     open_searcher,
-    parse_system,
 )
 from modeling_condenser.runs.whole_files import write_json
 
@@ -68,101 +68,143 @@ class SystemResult:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the system, such as its pooling
     cost: Mapping[str, Any] | None = None  # of encoding, from `measure_cost`
 
-    def read_run(self) -> Run:
-        return read_run(str(self.run_file))
 
+@dataclass(frozen=True)
+class Evaluator:
+    """Searches one collection with systems, and measures their runs.
 
-def evaluate_system(
-    system: SystemLike,
-    collection: str | Path | Collection,
-    out: str | Path,
-    *,
-    split: str = "test",
-    depth: int = 100,
-    measures: Sequence[str] | None = None,
-    search: SearchSettings | None = None,
-    work_folder: Path | None = None,
-    dev: Collection | None = None,
-) -> SystemResult:
-    """Search a collection with a system, and measure its run.
-
-    If `out` contains the run of the same search, it is only measured again.
-
-    Args:
-        system: a system, or the argument of `parse_system`.
-        collection: a collection, or the argument of `load_collection`.
-        out: folder for the run and the measures.
+    Attributes:
+        place: system -> the folder of its run and measures, and that of its embeddings and index.
         depth: passages to retrieve for each query.
         measures: see `evaluate_run` for the default.
-        search: exact by default.
-        work_folder: for embeddings and index; `out` by default.
-        dev: the collection's dev split, to choose the fusion of a hybrid system.
-
-    Raises:
-        ValueError: `out` contains another run, or a measure does not fit the collection.
+        search: how dense systems search; exactly by default.
+        dev: the collection's dev split, to choose the fusion of hybrid systems.
     """
-    out, search = Path(out), search or SearchSettings()
-    system = parse_system(system).completed(search)
-    if not isinstance(collection, Collection):
-        collection = load_collection(collection, split=split)
-    queries = json.dumps(list(collection.queries.items())).encode()
-    identity = {
-        "system": system.fingerprint,
-        "passages": fingerprint_passages(collection.passages),
-        "queries": hashlib.sha256(queries).hexdigest(),
-        "depth": depth,
-    }
-    if system.kind == "hybrid" and "fusion" not in system.settings:
-        identity["dev"] = checksum_qrels(dev.qrels) if dev else None
-    words = ["run", str(depth)]
-    if system.has_vectors:
-        identity |= {name: getattr(search, name) for name in INDEX_SETTINGS}
-        identity["index"] = search.published_index
-        if not search.is_exact:
-            words += filter(None, (search.published_index, search.search_parameters))
-    run_name = as_folder("-".join(words))
-    run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
-    if not record_file.is_file():
-        how: Any = {"settings": search, "dev": dev}
-        searcher = open_searcher(system, collection.passages, work_folder or out, **how)
-        if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(collection.queries):
-            raise ValueError(
-                f"{system.model} has none of the {len(collection.queries)} queries: use a run of"
-                " their split."
-            )
-        n_own = _count_own_passages(collection)
-        started = time.perf_counter()
-        found = searcher.search(collection.queries, depth=depth + (n_own > 0))
-        seconds = time.perf_counter() - started
-        record: dict[str, Any] = {
-            "identity": identity,
-            "search_seconds": round(seconds, 3),
-            "queries_per_second": round(len(collection.queries) / seconds, 1),
-        }
-        if isinstance(searcher, HybridSearcher):
-            record["fusion"] = str(searcher.fusion)
-            record["bytes_per_vector"] = searcher.dense.bytes_per_vector
-        if isinstance(searcher, DenseSearcher):
-            record |= searcher.measure_recall(collection.queries, found, depth=depth)
-            record["encoding"] = searcher.embeddings.record
-            record["bytes_per_vector"] = searcher.bytes_per_vector
-        run = cut_run(drop_own_passages(found, collection.qrels), depth)
-        out.mkdir(parents=True, exist_ok=True)
-        write_run(run, run_file, tag="_".join(system.name.split()))
-        write_json(record_file, record)  # last, so that there is a run beside every record
-    record = json.loads(record_file.read_text())
-    if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
-        raise ValueError(
-            f"{out} contains another run, with a different {', '.join(changed)}: choose another"
-            " output_dir, or remove this one"
+
+    collection: Collection
+    place: Callable[[System], tuple[Path, Path]]
+    split: str = "test"
+    depth: int = CANDIDATES
+    measures: Sequence[str] | None = None
+    search: SearchSettings = field(default_factory=SearchSettings)
+    dev: Collection | None = None
+
+    def evaluate(self, system: System) -> SystemResult:
+        """Search, unless the run of the same search is stored, and measure.
+
+        Raises:
+            ValueError: the folder contains another run, or a measure does not fit the collection.
+        """
+        system = system.completed(self.search)
+        if system.kind == "hybrid":
+            run_file, record = self._fuse(system)
+        else:
+            run_file, record = self._search(system, self.collection, self.depth)
+        evaluation = evaluate_run(
+            self.collection.qrels,
+            read_run(run_file),
+            measures=self.measures,
+            answers=self.collection.answers,
+            passages=self.collection.passages,
         )
-    judged: Any = {"answers": collection.answers, "passages": collection.passages}
-    evaluation = evaluate_run(collection.qrels, read_run(run_file), measures=measures, **judged)
-    facts: Any = {"system": system.name, "collection": collection.name, "split": split}
-    write_json(out / "metrics.json", {**facts, "depth": depth, "evaluation": asdict(evaluation)})
-    return SystemResult(
-        **facts, evaluation=evaluation, run_file=run_file, record=record, settings=system.settings
-    )
+        facts: Any = {"system": system.name, "collection": self.collection.name}
+        facts["split"] = self.split
+        content = {**facts, "depth": self.depth, "evaluation": asdict(evaluation)}
+        write_json(run_file.with_name("metrics.json"), content)
+        return SystemResult(
+            **facts,
+            evaluation=evaluation,
+            run_file=run_file,
+            record=record,
+            settings=system.settings,
+        )
+
+    def _fuse(self, system: System) -> tuple[Path, dict[str, Any]]:
+        """Fuse the runs of BM25 and of the encoder: the file of the run, and its record."""
+        parts, fusion = (System(BM25), system.encoder), DEFAULT
+        if stated := system.settings.get("fusion"):
+            fusion = FUSIONS[stated]
+        elif self.dev and self.dev.qrels:
+            found = [self._search(part, self.dev, CANDIDATES, "dev") for part in parts]
+            lexical, dense = (read_run(file) for file, _ in found)
+            fusion = choose_fusion(lexical, dense, self.dev.qrels)
+        depth = max(self.depth, CANDIDATES)
+        found = [self._search(part, self.collection, depth) for part in parts]
+        lexical, dense = (read_run(file) for file, _ in found)
+        record = _speed(sum(own["search_seconds"] for _, own in found), self.collection)
+        record |= {"fusion": str(fusion), "bytes_per_vector": found[1][1]["bytes_per_vector"]}
+        run_file = self._run_file(system, self.depth)
+        _write(fusion.fuse(lexical, dense, depth=self.depth), run_file, system, record)
+        return run_file, record
+
+    def _run_file(self, system: System, depth: int, *place: str) -> Path:
+        words = ["run", str(depth)]
+        if system.has_vectors and not self.search.is_exact:
+            words += filter(None, (self.search.published_index, self.search.search_parameters))
+        return self.place(system)[0].joinpath(*place, f"{as_folder('-'.join(words))}.trec")
+
+    def _search(
+        self, system: System, collection: Collection, depth: int, *place: str
+    ) -> tuple[Path, dict[str, Any]]:
+        """Search, unless the run is stored, which opens nothing."""
+        queries = json.dumps(list(collection.queries.items())).encode()
+        identity = {
+            "system": system.fingerprint,
+            "passages": fingerprint_passages(collection.passages),
+            "queries": hashlib.sha256(queries).hexdigest(),
+            "depth": depth,
+        }
+        if system.has_vectors:
+            identity |= {name: getattr(self.search, name) for name in INDEX_SETTINGS}
+            identity["index"] = self.search.published_index
+        run_file = self._run_file(system, depth, *place)
+        if not _record_of(run_file).is_file():
+            work_folder = self.place(system)[1]
+            searcher = open_searcher(system, collection.passages, work_folder, settings=self.search)
+            run, record = _search(searcher, system, collection, depth)
+            _write(run, run_file, system, {"identity": identity, **record})
+        record = json.loads(_record_of(run_file).read_text())
+        if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
+            raise ValueError(
+                f"{run_file.parent} contains another run, with a different {', '.join(changed)}:"
+                " choose another output_dir, or remove this one"
+            )
+        return run_file, record
+
+
+def _record_of(run_file: Path) -> Path:
+    return run_file.with_name(f"{run_file.name.removesuffix('.trec')}.json")
+
+
+def _write(run: Run, run_file: Path, system: System, record: Mapping[str, Any]) -> None:
+    run_file.parent.mkdir(parents=True, exist_ok=True)
+    write_run(run, run_file, tag="_".join(system.name.split()))
+    write_json(_record_of(run_file), record)  # last, so that there is a run beside every record
+
+
+def _search(
+    searcher: Searcher, system: System, collection: Collection, depth: int
+) -> tuple[Run, dict[str, Any]]:
+    """The run without the queries themselves, and facts about the search."""
+    if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(collection.queries):
+        raise ValueError(
+            f"{system.model} has none of the {len(collection.queries)} queries: use a run of their"
+            " split."
+        )
+    n_own = _count_own_passages(collection)
+    started = time.perf_counter()
+    found = searcher.search(collection.queries, depth=depth + (n_own > 0))
+    record = _speed(time.perf_counter() - started, collection)
+    if isinstance(searcher, DenseSearcher):
+        record |= searcher.measure_recall(collection.queries, found, depth=depth)
+        record["encoding"] = searcher.embeddings.record
+        record["bytes_per_vector"] = searcher.bytes_per_vector
+    return cut_run(drop_own_passages(found, collection.qrels), depth), record
+
+
+def _speed(seconds: float, collection: Collection) -> dict[str, Any]:
+    speed = round(len(collection.queries) / max(seconds, 0.001), 1)
+    return {"search_seconds": round(seconds, 3), "queries_per_second": speed}
 
 
 def _count_own_passages(collection: Collection) -> int:

@@ -42,8 +42,8 @@ def pretrain(
     """
     if settings.get("readiness") is not None and not callbacks:
         raise ValueError(
-            "pretrain() does not measure readiness: call analysis.callback.pretrain_and_measure "
-            "with the same settings, or leave it out."
+            "pretrain() measures readiness by callbacks: pass those that `readiness_callbacks` of "
+            "modeling_condenser.analysis.callback makes, or leave readiness out."
         )
 
     def make_trainer(recipe: PretrainingRecipe, arguments: Any) -> CondenserTrainer:

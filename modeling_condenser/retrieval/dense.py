@@ -18,15 +18,15 @@ from modeling_condenser.runs.progress import bar
 from modeling_condenser.runs.recipe import check_least
 
 from .indices import BinaryIndex, Precision
+from .milvus import MILVUS, MilvusIndex
 from .runs import Run, cut_run
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
 
-    from .milvus import MilvusIndex
-
-EXACT, MILVUS = "Flat", "milvus:"
+EXACT = "Flat"
 EMBEDDINGS_FOLDER = "embeddings"
+Index = faiss.Index | BinaryIndex | MilvusIndex
 _SPARE = 32  # candidates beyond the depth, for breaking ties
 
 
@@ -98,7 +98,7 @@ class DenseSearcher:
 
     retriever: "Retriever"
     embeddings: Embeddings
-    index: "faiss.Index | BinaryIndex | MilvusIndex | None" = None
+    index: Index | None = None
     settings: SearchSettings = SearchSettings()
     bytes_per_vector: float | None = None  # in the index, or in the embeddings
 
@@ -124,7 +124,7 @@ def search_embeddings(
     query_ids: Sequence[str],
     *,
     depth: int = 100,
-    index: "faiss.Index | BinaryIndex | MilvusIndex | None" = None,
+    index: Index | None = None,
     rescore: int = 0,
 ) -> Run:
     """Rank a collection's passages for queries, (Q, D) float32.

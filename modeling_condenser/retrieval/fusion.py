@@ -1,19 +1,17 @@
-"""Hybrid search: fuse the runs of BM25 and an encoder into one."""
+"""Fuse the runs of BM25 and an encoder into one."""
 
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from statistics import fmean
 
 import ir_measures
 from ir_measures import RR
 
-from modeling_condenser.collection.collection import Collection, Qrels
+from modeling_condenser.collection.collection import Qrels
 
-from .bm25 import Bm25
-from .dense import DenseSearcher
 from .runs import Run, cut_run, drop_own_passages, rank_passages
 
 logger = logging.getLogger(__name__)
@@ -92,32 +90,8 @@ def _standardise(scores: Mapping[str, float]) -> tuple[dict[str, float], float]:
 FUSIONS = {"rrf": Fusion(), **{f"{i / 10}": Fusion(i / 10) for i in range(1, 10)}}
 """Fusions by their names in `hybrid:MODEL,fusion=...`; a number is the dense run's weight."""
 
-
-@dataclass(frozen=True)
-class HybridSearcher:
-    """Searches with BM25 and an encoder, and fuses the runs."""
-
-    bm25: Bm25
-    dense: DenseSearcher
-    fusion: Fusion = FUSIONS["0.5"]
-
-    def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        """Find the best `depth` passages for each query."""
-        return self.fusion.fuse(*self.search_parts(queries, depth=depth), depth=depth)
-
-    def tuned(self, dev: Collection | None) -> "HybridSearcher":
-        """Return a copy with the best fusion for judged dev queries, if there are any."""
-        if dev is None or not dev.qrels:
-            logger.info("No judged dev queries to choose the fusion on: %s", self.fusion)
-            return self
-        return replace(self, fusion=choose_fusion(*self.search_parts(dev.queries), dev.qrels))
-
-    def search_parts(
-        self, queries: Mapping[str, str], *, depth: int = CANDIDATES
-    ) -> tuple[Run, Run]:
-        """Search with BM25 and with the encoder, for at least as many passages as are fused."""
-        deep = max(depth, CANDIDATES)
-        return self.bm25.search(queries, depth=deep), self.dense.search(queries, depth=deep)
+DEFAULT = FUSIONS["0.5"]
+"""Where there are no dev queries to choose a fusion on."""
 
 
 def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:

@@ -9,7 +9,7 @@ import importlib.util
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,9 @@ from datasets import Dataset
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.runs.progress import bar
 
-from .dense import MILVUS
-from .fusion import RRF_K
-
 logger = logging.getLogger(__name__)
 
+MILVUS = "milvus:"
 _LONGEST = 65_535  # bytes of a Milvus string
 _ROWS_A_REQUEST, _QUERIES_A_REQUEST = 500, 100
 _SECONDS_TO_CONNECT = 10
@@ -35,8 +33,8 @@ _SECONDS_TO_CONNECT = 10
 class MilvusIndex:
     """The passages of one collection with the vectors of one retriever, in Milvus.
 
-    The fields are `row` (the primary key), `id`, `title`, `text`, `embedding` and `words`, which
-    Milvus's BM25 makes of `text`. Scores are inner products.
+    The fields are `row` (the primary key), `id`, `title`, `text` and `embedding`. Scores are inner
+    products.
     """
 
     client: Any  # a `pymilvus.MilvusClient`
@@ -53,37 +51,13 @@ class MilvusIndex:
         Returns:
             Scores (Q, k) float32 and rows (Q, k) int64, best first; row -1 for none.
         """
-
-        def ask(part: slice) -> Any:
-            how = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
-            vectors = list(queries[part])
-            return self.client.search(self.name, vectors, filter=filter, limit=k, **how)
-
-        return self._batches(len(queries), k, ask)
-
-    def search_hybrid(
-        self, queries: np.ndarray, texts: Sequence[str], k: int, *, filter: str = ""
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Search by vectors and by Milvus's BM25 over `text`, fused by reciprocal ranks."""
-        from pymilvus import AnnSearchRequest, RRFRanker
-
-        def ask(part: slice) -> Any:
-            vectors, words, expression = list(queries[part]), list(texts[part]), filter or None
-            parameters = {"params": self.parameters}
-            requests = [
-                AnnSearchRequest(vectors, "embedding", parameters, limit=k, expr=expression),
-                AnnSearchRequest(words, "words", {}, limit=k, expr=expression),
-            ]
-            return self.client.hybrid_search(self.name, requests, RRFRanker(RRF_K), limit=k)
-
-        return self._batches(len(queries), k, ask)
-
-    def _batches(self, n_queries: int, k: int, ask: Any) -> tuple[np.ndarray, np.ndarray]:
-        scores = np.full((n_queries, k), -np.inf, dtype=np.float32)
-        rows = np.full((n_queries, k), -1)
-        for first in range(0, n_queries, _QUERIES_A_REQUEST):
+        how: Any = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
+        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        rows = np.full((len(queries), k), -1)
+        for first in range(0, len(queries), _QUERIES_A_REQUEST):
+            some = list(queries[first : first + _QUERIES_A_REQUEST])
             with _clear_errors():
-                found = ask(slice(first, first + _QUERIES_A_REQUEST))
+                found = self.client.search(self.name, some, filter=filter, limit=k, **how)
             for query, hits in enumerate(found, start=first):
                 scores[query, : len(hits)] = [hit["distance"] for hit in hits]
                 rows[query, : len(hits)] = [hit["row"] for hit in hits]
@@ -153,21 +127,15 @@ def _read_parameters(text: str | None) -> dict[str, Any]:
 
 
 def _create(client: Any, name: str, dimension: int) -> None:
-    from pymilvus import DataType, Function, FunctionType
+    from pymilvus import DataType
 
     schema = client.create_schema(auto_id=False)
     schema.add_field("row", DataType.INT64, is_primary=True)
     for field in ("id", "title", "text"):
-        schema.add_field(
-            field, DataType.VARCHAR, max_length=_LONGEST, enable_analyzer=field == "text"
-        )
+        schema.add_field(field, DataType.VARCHAR, max_length=_LONGEST)
     schema.add_field("embedding", DataType.FLOAT_VECTOR, dim=dimension)
-    schema.add_field("words", DataType.SPARSE_FLOAT_VECTOR)
-    columns = {"input_field_names": ["text"], "output_field_names": ["words"]}
-    schema.add_function(Function(name="bm25", function_type=FunctionType.BM25, **columns))
     indices = client.prepare_index_params()
     indices.add_index("embedding", index_type="AUTOINDEX", metric_type="IP")
-    indices.add_index("words", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
     client.create_collection(name, schema=schema, index_params=indices)
 
 

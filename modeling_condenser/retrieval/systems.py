@@ -26,17 +26,22 @@ from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.encoding.embeddings import MANIFEST_FILE, Dtype
-from modeling_condenser.model_files.contract import CONTRACT_FILE, Pooling, Similarity
-from modeling_condenser.model_files.model_folder import find_weights, read_json
+from modeling_condenser.model_files.contract import (
+    CONTRACT_FILE,
+    EncodingContract,
+    Pooling,
+    Similarity,
+)
+from modeling_condenser.model_files.model_folder import find_model_folder, find_weights, read_json
 from modeling_condenser.runs.recipe import is_path, refuse_ambiguous
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import checksum_file
 
 from .bm25 import Bm25, read_settings
-from .dense import EMBEDDINGS_FOLDER, MILVUS, DenseSearcher, SearchSettings
-from .fusion import FUSIONS, HybridSearcher
+from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
+from .fusion import CANDIDATES, DEFAULT, FUSIONS, Fusion, choose_fusion
 from .indices import INDEX_FILE, Precision, build_approximate, build_quantised
-from .milvus import connect, store_in_milvus
+from .milvus import MILVUS, connect, store_in_milvus
 from .runs import Run, cut_run, read_run
 from .words import LANGUAGES
 
@@ -70,11 +75,21 @@ _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class System:
-    """Anything that ranks passages."""
+    """Anything that ranks passages.
 
-    model: str  # "bm25", a TREC run file, folder or Hub name of an encoder, or "hybrid:ENCODER"
-    settings: Mapping[str, Any] = field(default_factory=dict)  # arguments of `Bm25` or `Retriever`
+    Attributes:
+        model: "bm25", a TREC run file, folder or Hub name of an encoder, or "hybrid:ENCODER".
+        settings: arguments of `Bm25` or `Retriever`, and `precision` and `fusion`.
+        stated_name: replaces the name that is made from model and settings.
+        devices: to encode on; by default all GPUs, or the CPU.
+        opened: text -> the encoder that was opened last. Systems of one evaluation share it.
+    """
+
+    model: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
     stated_name: str | None = None
+    devices: list[str] | None = field(default=None, compare=False)
+    opened: dict[str, "Retriever"] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def kind(self) -> Kind:
@@ -85,6 +100,31 @@ class System:
         return "run" if Path(self.model).is_file() else "encoder"
 
     @property
+    def has_vectors(self) -> bool:
+        return self.kind in ("encoder", "hybrid")
+
+    @property
+    def is_quantised(self) -> bool:
+        return self.settings.get("precision", "float32") != "float32"
+
+    @property
+    def is_export(self) -> bool:
+        """Whether it is a local export without settings, whose card can show its results."""
+        has_contract = (Path(self.model) / CONTRACT_FILE).is_file()
+        return self.kind == "encoder" and has_contract and not self.settings
+
+    @property
+    def encoder(self) -> "System":
+        """The encoder of a hybrid system; any other system itself."""
+        if self.kind != "hybrid":
+            return self
+        return replace(self.without("fusion"), model=self.model[len(HYBRID) :], stated_name=None)
+
+    def without(self, *names: str) -> "System":
+        """Return the system without some settings."""
+        return replace(self, settings={n: v for n, v in self.settings.items() if n not in names})
+
+    @property
     def name(self) -> str:
         """The name in files and tables; by default that of the model, with its settings."""
         values = [_short(value) for name, value in self.settings.items() if name != "token_budget"]
@@ -92,35 +132,59 @@ class System:
         return self.stated_name or "-".join([*kind, _base_name(self.encoder.model), *values])
 
     @property
-    def encoder(self) -> "System":
-        """The encoder of a hybrid system; any other system itself."""
-        encoder = System(self.model.removeprefix(HYBRID), self.settings).without("fusion")
-        return encoder if self.kind == "hybrid" else self
-
-    @property
-    def stored(self) -> "System":
-        """The system whose embeddings it searches, which has the whole vectors."""
-        return self.without(*_COMPRESSION)
-
-    def without(self, *names: str) -> "System":
-        """Return the system without some settings."""
-        settings = {name: value for name, value in self.settings.items() if name not in names}
-        return self if settings == self.settings else replace(self, settings=settings)
-
-    @property
-    def word(self) -> str:
-        """The word that names it in a published command; local folders have no path."""
-        model, place = self.model, self.encoder.model
-        if Path(place).exists():
-            model = model.removesuffix(place) + _base_name(place)
-        return replace(self, model=model).text
-
-    @property
     def text(self) -> str:
         """The text that `parse_system` reads as this system."""
         name = {"name": self.stated_name} if self.stated_name else {}
         values = {**self.settings, **name}.items()
         return ",".join([self.model, *(f"{name}={_quote(value)}" for name, value in values)])
+
+    @property
+    def published_text(self) -> str:
+        """The text in a published command, in which local folders have no path."""
+        place = self.encoder.model
+        if not Path(place).exists():
+            return self.text
+        return replace(self, model=self.model.removesuffix(place) + _base_name(place)).text
+
+    @property
+    def vectors_name(self) -> str:
+        """The name of the folder with its embeddings, which are the whole vectors."""
+        return as_folder(self.encoder.without(*_COMPRESSION).name)
+
+    def completed(self, search: SearchSettings) -> "System":
+        """Return the system with the settings of a search that it does not state itself."""
+        if not self.has_vectors:
+            return self
+        changed = search.changed("dtype", *_COMPRESSION)
+        settings = {**self.settings, **changed, **self.settings}
+        system = replace(self, settings=settings, devices=search.device_list)
+        if system.is_quantised and not search.is_exact:
+            raise ValueError(
+                f"{self.model} has precision={settings['precision']}, so the index {search.index}"
+                " would have no effect: leave out one of the two."
+            )
+        return system
+
+    def open(self, *, device: str | None = None) -> "Retriever":
+        """Load the encoder."""
+        from modeling_condenser.encoding.retriever import Retriever
+
+        if self.kind != "encoder":
+            raise ValueError(f"{self.model} has no vectors: name an encoder.")
+        if self.is_quantised:
+            raise ValueError("precision is a setting of search only: leave it out.")
+        return Retriever(self.model, device=device, **self.without("precision").settings)
+
+    @property
+    def retriever(self) -> "Retriever":
+        """The encoder with its whole vectors, loaded unless it was the last one."""
+        from modeling_condenser.encoding.encode import local_device
+
+        whole = replace(self.without(*_COMPRESSION), stated_name=None)
+        if whole.text not in self.opened:
+            self.opened.clear()
+            self.opened[whole.text] = whole.open(device=local_device(self.devices))
+        return self.opened[whole.text]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -135,50 +199,22 @@ class System:
         if self.kind == "hybrid":
             how = self.settings.get("fusion", "chosen on dev queries")
             return f"{how}, {System(BM25).fingerprint}, {self.encoder.fingerprint}"
-        own = self.without("precision").open(device="cpu").fingerprint
-        return f"{own} {self.precision}" if self.is_quantised else own
+        own = self._fingerprint_vectors()
+        return f"{own} {self.settings['precision']}" if self.is_quantised else own
 
-    @property
-    def precision(self) -> Precision:
-        """The type of the numbers of the searched vectors."""
-        return self.settings.get("precision", "float32")
+    def _fingerprint_vectors(self) -> str:
+        """The fingerprint of the retriever; a model with a contract is not opened for it."""
+        from modeling_condenser.encoding.opening import fingerprint_retriever
 
-    @property
-    def is_quantised(self) -> bool:
-        return self.precision != "float32"
-
-    @property
-    def has_vectors(self) -> bool:
-        return self.kind in ("encoder", "hybrid")
-
-    @property
-    def is_export(self) -> bool:
-        """Whether it is a local export without settings, whose card can show its results."""
-        has_contract = (Path(self.model) / CONTRACT_FILE).is_file()
-        return self.kind == "encoder" and has_contract and not self.settings
-
-    def completed(self, search: SearchSettings) -> "System":
-        """Return the system with the settings of a search that it does not state itself."""
-        if not self.has_vectors:
-            return self
-        changed = search.changed("dtype", *_COMPRESSION)
-        system = replace(self, settings={**self.settings, **changed, **self.settings})
-        if system.is_quantised and not search.is_exact:
-            raise ValueError(
-                f"{self.model} has precision={system.precision}, so the index {search.index} would"
-                " have no effect: leave out one of the two."
-            )
-        return system
-
-    def open(self, *, device: str | None = None) -> "Retriever":
-        """Load the encoder."""
-        from modeling_condenser.encoding.retriever import Retriever
-
-        if self.kind != "encoder":
-            raise ValueError(f"{self.model} has no vectors: name an encoder.")
-        if self.is_quantised:
-            raise ValueError("precision is a setting of search only: leave it out.")
-        return Retriever(self.model, device=device, **self.without("precision").settings)
+        folder, dimension = find_model_folder(self.model), self.settings.get("truncate_dim")
+        if (folder / CONTRACT_FILE).is_file():
+            stated = {
+                n: v for n, v in self.settings.items() if n in EncodingContract.__annotations__
+            }
+            contract = replace(EncodingContract.load(folder), **stated)
+            dtype = self.settings.get("dtype", "float32")
+            return fingerprint_retriever(folder, contract, dtype=dtype, truncate_dim=dimension)
+        return (self.retriever.truncated(dimension) if dimension else self.retriever).fingerprint
 
 
 SystemLike = str | Path | Mapping[str, Any] | System
@@ -246,7 +282,9 @@ def parse_system(system: SystemLike) -> System:
 def parse_systems(words: Iterable[SystemLike], search: SearchSettings) -> list[System]:
     """Parse the systems of one search, complete them with its settings, and check both."""
     systems: dict[str, System] = {}
-    for system in (parse_system(word).completed(search) for word in words):
+    opened: dict[str, Retriever] = {}
+    for word in words:
+        system = replace(parse_system(word).completed(search), opened=opened)
         if systems.setdefault(system.name, system) != system:
             raise ValueError(
                 f"{systems[system.name].model} and {system.model} have the same name"
@@ -303,6 +341,21 @@ class StoredRun:
         return cut_run({query: self.run[query] for query in queries if query in self.run}, depth)
 
 
+@dataclass(frozen=True)
+class HybridSearcher:
+    """Searches with BM25 and an encoder, and fuses the runs."""
+
+    bm25: "Searcher"
+    dense: "Searcher"
+    fusion: Fusion = DEFAULT
+
+    def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
+        """Find the best `depth` passages for each query."""
+        deep = max(depth, CANDIDATES)
+        runs = (part.search(queries, depth=deep) for part in (self.bm25, self.dense))
+        return self.fusion.fuse(*runs, depth=depth)
+
+
 Searcher = Bm25 | StoredRun | DenseSearcher | HybridSearcher
 """Ranks the passages of one collection: `search(queries, depth=...)` returns a run."""
 
@@ -321,43 +374,68 @@ def open_searcher(
     `folder` stores the index and, unless `embeddings` names another folder, the embeddings; later
     calls open them. Unless a hybrid system states its fusion, `choose_fusion` selects it on `dev`.
     """
+    settings = settings or SearchSettings()
     if system.kind == "run":
         return StoredRun(read_run(system.model))
     if system.kind == "bm25":
         return Bm25(passages, folder=folder / BM25, **system.settings)
-    if system.kind == "hybrid":
-        lexical = Bm25(passages, folder=folder / BM25)
-        parts: Any = {"embeddings": embeddings, "settings": settings}
-        dense: Any = open_searcher(system.encoder, passages, folder, **parts)
-        if fusion := FUSIONS.get(system.settings.get("fusion", "")):
-            return HybridSearcher(lexical, dense, fusion)
-        return HybridSearcher(lexical, dense).tuned(dev)
-    from modeling_condenser.encoding.encode import encode_collection, local_device
+    dense = _open_dense(
+        system.encoder.completed(settings),
+        passages,
+        folder,
+        embeddings=embeddings or folder / EMBEDDINGS_FOLDER,
+        settings=settings,
+    )
+    if system.kind == "encoder":
+        return dense
+    lexical, fusion = Bm25(passages, folder=folder / BM25), DEFAULT
+    if stated := system.settings.get("fusion"):
+        fusion = FUSIONS[stated]
+    elif dev and dev.qrels:
+        runs = [part.search(dev.queries, depth=CANDIDATES) for part in (lexical, dense)]
+        fusion = choose_fusion(runs[0], runs[1], dev.qrels)
+    return HybridSearcher(lexical, dense, fusion)
 
-    settings = settings or SearchSettings()
-    system, place = system.completed(settings), embeddings or folder / EMBEDDINGS_FOLDER
-    retriever = whole = system.stored.open(device=local_device(settings.device_list))
+
+def _open_dense(
+    system: System, passages: Dataset, folder: Path, *, embeddings: Path, settings: SearchSettings
+) -> DenseSearcher:
+    """Encode the passages and build the index of an encoder, or open those that are stored."""
+    from modeling_condenser.encoding.encode import encode_collection
+
+    retriever = whole = system.retriever
     retriever.check_inner_product()
-    index_name = system.precision if system.is_quantised else settings.index.replace(",", "_")
+    precision = system.settings.get("precision", "float32")
+    index_name = precision if system.is_quantised else settings.index.replace(",", "_")
     if dimension := system.settings.get("truncate_dim"):
         retriever, index_name = whole.truncated(dimension), f"{index_name}-{dimension}"
-        if read_json(place / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
+        if read_json(embeddings / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
             whole = retriever  # truncated vectors are stored
     client = connect(settings.index) if settings.index.startswith(MILVUS) else None
-    how: Any = {"devices": settings.device_list, "shard_size": settings.shard_size}
-    vectors = encode_collection(whole, passages, place, **how)
+    vectors = encode_collection(
+        whole,
+        passages,
+        embeddings,
+        shard_size=settings.shard_size,
+        devices=settings.device_list,
+    )
     if retriever is not whole:
         vectors = vectors.truncated(retriever.dimension, retriever=retriever.fingerprint)
     index: Any = None
     n_bytes: float = 4 * vectors.dimension
     index_folder, parameters = folder / f"index-{index_name}", settings.search_parameters
     if system.is_quantised:
-        index = build_quantised(vectors, system.precision, index_folder)
+        index = build_quantised(vectors, precision, index_folder)
         n_bytes = index.code_size
     elif client is not None:
         index = store_in_milvus(vectors, passages, client, parameters=parameters)
     elif not settings.is_exact:
-        how = {"parameters": parameters, "seed": settings.index_seed}
-        index = build_approximate(vectors, settings.index, index_folder, **how)
+        index = build_approximate(
+            vectors,
+            settings.index,
+            index_folder,
+            parameters=parameters,
+            seed=settings.index_seed,
+        )
         n_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
     return DenseSearcher(retriever, vectors, index, settings, n_bytes)

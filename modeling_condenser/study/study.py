@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import yaml
 
 from modeling_condenser.analysis.analyze import measure_models, write_analysis
-from modeling_condenser.analysis.callback import pretrain_and_measure
+from modeling_condenser.analysis.callback import readiness_callbacks
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.collection.beir import CORPUS_FILE
@@ -28,21 +27,16 @@ from modeling_condenser.collection.load import (
 )
 from modeling_condenser.collection.text_files import need_file
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.plots import plot_curves, plot_map
-from modeling_condenser.evaluation.system_results import (
-    SystemResult,
-    evaluate_system,
-    report_on_card,
-)
+from modeling_condenser.evaluation.system_results import Evaluator, SystemResult, report_on_card
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.model_files.model_folder import read_json
+from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing import training_log
 from modeling_condenser.publishing.card import PLACEHOLDER
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
-from modeling_condenser.retrieval.fusion import FUSIONS, Fusion, choose_fusion
-from modeling_condenser.retrieval.systems import BM25, System
+from modeling_condenser.retrieval.systems import BM25, HYBRID, System
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
@@ -53,13 +47,12 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
-from .recipe import StudyRecipe
+from .recipe import ON_DEV, StudyRecipe
 from .results import FUSED, StudyResults, choose_topics, copy_page, course, mean_evaluation
 
 logger = logging.getLogger(__name__)
 
 SEARCH_FILE = "search.json"
-DEPTH = 100  # passages for a query
 UNLABELLED = "no labels"
 LABELS_FILE, CURVES_FILE, FINETUNING_FILE = "labels.png", "curves.png", "finetuning.png"
 MAP_FILE = "map.png"
@@ -101,18 +94,30 @@ class _Study:
         self.folder = Path(self.place)
         self.collection = load_reported(self.place, split=recipe.split)
         (self.search,) = fill(recipe.search, SearchSettings)
-        self.evaluate = partial(
-            evaluate_system,
-            collection=self.collection,
-            split=recipe.split,
-            depth=DEPTH,
-            measures=recipe.measures,
+        self.dev = None
+        if recipe.fusion == ON_DEV:
+            self.dev = load_dev(self.place, judged=recipe.split, reported=self.collection)
+            if self.dev is None:
+                raise ValueError(
+                    f"{self.place} has no dev queries of its own to choose the fusion on: set"
+                    " fusion to rrf or to a weight."
+                )
+
+    def evaluator(self, folder: Path) -> Evaluator:
+        """Evaluates the systems of one retriever into a folder, and BM25 into its own."""
+        places = {"bm25": self.out / BM25, "encoder": folder, "hybrid": folder / "fused"}
+        return Evaluator(
+            self.collection,
+            lambda system: (places[system.kind], places[system.kind]),
+            split=self.recipe.split,
+            measures=self.recipe.measures,
             search=self.search,
+            dev=self.dev,
         )
 
     def run(self, facts: Mapping[str, Any]) -> StudyResults:
         out = self.out
-        self.bm25 = self.evaluate(BM25, out=out / BM25)
+        self.bm25 = self.evaluator(out).evaluate(System(BM25))
         arms, failures = self.run_arms()
         trained = [arm for arm in arms if self.recipe.arms[arm] is not None]
         logs = {arm: read_log(out / arm / "pretrain") for arm in trained}
@@ -195,7 +200,7 @@ class _Study:
             **changes,
             "output_dir": str(folder / "pretrain"),
         }
-        checkpoint = pretrain_and_measure(settings)
+        checkpoint = pretrain(settings, callbacks=readiness_callbacks(settings))
         encoder = folder / "encoder"
         if not encoder.is_dir():
             export_encoder(checkpoint, encoder, contract=recipe.contract)
@@ -217,28 +222,15 @@ class _Study:
 
     def measure(self, system: System, folder: Path, arm: str) -> list[SystemResult]:
         """Measure a retriever, and its run fused with BM25's if the recipe asks for it."""
-        result = self.evaluate(replace(system, stated_name=arm), out=folder)
-        if self.recipe.fusion is None:
-            return [result]
-        fusion = FUSIONS.get(self.recipe.fusion) or self.choose_fusion(system, folder)
-        run = fusion.fuse(self.bm25.read_run(), result.read_run(), depth=DEPTH)
-        judged: Any = {"answers": self.collection.answers, "passages": self.collection.passages}
-        measures = self.recipe.measures
-        evaluation = evaluate_run(self.collection.qrels, run, measures=measures, **judged)
-        facts = (FUSED + arm, result.collection, result.split)
-        return [result, SystemResult(*facts, evaluation, record={"fusion": str(fusion)})]
-
-    def choose_fusion(self, system: System, folder: Path) -> Fusion:
-        dev = load_dev(self.place, judged=self.recipe.split, reported=self.collection)
-        if dev is None:
-            raise ValueError(
-                f"{self.place} has no dev queries of its own to choose the fusion on: set fusion"
-                " to rrf or to a weight."
-            )
-        own: Any = {"collection": dev, "split": "dev"}
-        bm25 = self.evaluate(BM25, out=self.out / BM25 / "dev", work_folder=self.out / BM25, **own)
-        result = self.evaluate(system, out=folder / "dev", work_folder=folder, **own)
-        return choose_fusion(bm25.read_run(), result.read_run(), dev.qrels)
+        systems = [replace(system, stated_name=arm)]
+        if (fusion := self.recipe.fusion) is not None:
+            stated = {} if fusion == ON_DEV else {"fusion": fusion}
+            fused = replace(system, model=HYBRID + system.model, stated_name=FUSED + arm)
+            systems.append(replace(fused, settings={**system.settings, **stated}))
+        evaluator = self.evaluator(folder)
+        results = [evaluator.evaluate(each) for each in systems]
+        system.opened.clear()  # the next training needs its memory
+        return results
 
     def finetuned(self, arm: str, group: str, seed: int) -> Path:
         return self.out / arm / f"{group.split()[0].replace(',', '')}-labels-{seed}"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from modeling_condenser.analysis.callback import pretrain_and_measure
+from modeling_condenser.analysis.callback import readiness_callbacks
+from modeling_condenser.pretraining.pretrain import pretrain
 from tests.pretraining.short_runs import SETTINGS
 
 
@@ -23,5 +24,6 @@ def readiness(collection):
 @pytest.fixture(scope="session")
 def measured(settings, readiness, tmp_path_factory):
     run = tmp_path_factory.mktemp("measured") / "run"
-    pretrain_and_measure({**settings, "readiness": readiness, "output_dir": str(run)})
+    given = {**settings, "readiness": readiness, "output_dir": str(run)}
+    pretrain(given, callbacks=readiness_callbacks(given))
     return run

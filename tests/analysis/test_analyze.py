@@ -5,17 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from datasets import Dataset
-from transformers import AutoModel
 
 from hub_scripts.main import main
 from modeling_condenser.analysis.analyze import analyze, measure_models, write_analysis
-from modeling_condenser.analysis.readiness import Subject
+from modeling_condenser.analysis.readiness import measure_model, uniformity
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.publishing.export import export_encoder
+from tests.publishing.making import plain_vectors
 
 
 @pytest.fixture
@@ -69,14 +68,12 @@ def test_runs_of_the_same_folder_name_are_both_drawn(measured, tmp_path, figures
     assert [line.get_label() for line in figures[1].axes[0].lines] == runs
 
 
-def test_the_vector_of_an_encoder_without_a_stated_pooling_is_cls(bert_folder):
-    subject = Subject.open(bert_folder, max_length=32)
-    encoder = AutoModel.from_pretrained(bert_folder).eval()
-    with torch.no_grad():
-        inputs = subject.tokenizer("It rained.", return_tensors="pt")
-        cls = encoder(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state[:, 0]
-    assert subject.encode_queries(["It rained."]) == pytest.approx(cls.numpy(), abs=1e-5)
-    assert subject.condenser is None
+def test_the_vector_of_an_encoder_without_a_stated_pooling_is_cls(bert_folder, texts):
+    sample = Sample.choose(Measuring(texts=4), Dataset.from_dict({"text": texts}))
+    entry = measure_model(bert_folder, sample)
+    cls = plain_vectors(bert_folder, sample.texts, pooling="cls")
+    assert entry["readiness/uniformity"] == pytest.approx(uniformity(cls.numpy()), abs=1e-5)
+    assert "readiness/swap_cost" not in entry
 
 
 def test_a_checkpoint_and_its_export_have_the_same_figures(bert_run, collection, tmp_path):

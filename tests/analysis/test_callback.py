@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, TrainerCallback
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
-from modeling_condenser.analysis.callback import ReadinessCallback, pretrain_and_measure
-from modeling_condenser.analysis.readiness import Subject, measure_readiness
+from modeling_condenser.analysis.callback import ReadinessCallback, readiness_callbacks
+from modeling_condenser.analysis.readiness import measure_checkpoint, measure_model
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
-from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.runs.run_folder import read_log
+from tests.evaluation.making import evaluate_system
 
 TWO_TEXTS = Dataset.from_dict({"text": ["one text", "another text"]})
 
@@ -31,10 +31,20 @@ def readiness_of(run):
 
 
 @pytest.mark.slow
-def test_training_is_bit_equal_to_a_run_that_was_not_measured(measured, settings, tmp_path):
+def test_training_is_bit_equal_to_a_run_that_was_not_measured(
+    measured, readiness, settings, tmp_path
+):
     plain = tmp_path / "run"
     pretrain({**settings, "output_dir": str(plain)})
-    runs = (measured, plain)
+    few = {"labels": 8, "finetuning": {"max_steps": 2, "per_device_train_batch_size": 4}}
+    given = {**settings, "readiness": readiness | few, "output_dir": str(tmp_path / "few")}
+    tuned_meanwhile = pretrain(given, callbacks=readiness_callbacks(given)).parent
+    assert "readiness/few_shot_MRR@10" in readiness_of(tuned_meanwhile)[0]
+    for run in (measured, tuned_meanwhile):
+        check_equal(run, plain)
+
+
+def check_equal(*runs):
     for folder in ("model", "checkpoint-4"):
         ours, theirs = (load_file(run / folder / "model.safetensors") for run in runs)
         assert ours.keys() == theirs.keys()
@@ -85,9 +95,9 @@ def test_a_killed_run_continues_with_its_whole_log(
     given = {**settings, "readiness": readiness, "output_dir": str(run)}
     monkeypatch.setattr(CondenserTrainer, "training_step", killed)
     with pytest.raises(KeyboardInterrupt):
-        pretrain_and_measure(given)
+        pretrain(given, callbacks=readiness_callbacks(given))
     monkeypatch.undo()
-    pretrain_and_measure(given)
+    pretrain(given, callbacks=readiness_callbacks(given))
     ours, theirs = pd.DataFrame(readiness_of(run)), pd.DataFrame(readiness_of(measured))
     times = [name for name in ours if "second" in name]
     assert ours.drop(columns=times).equals(theirs.drop(columns=times)) and len(ours) == 4
@@ -97,8 +107,7 @@ def test_a_killed_run_continues_with_its_whole_log(
 def test_measuring_leaves_no_trace(bert_run, texts, cls):
     model = cls.from_pretrained(bert_run / "model").train()
     tokenizer = AutoTokenizer.from_pretrained(bert_run / "model")
-    subject = Subject.of_model(model, tokenizer, max_length=32)
-    sample = Sample.choose(Measuring(texts=4), Dataset.from_dict({"text": texts}))
+    sample = Sample.choose(Measuring(texts=4, max_length=32), Dataset.from_dict({"text": texts}))
 
     def state():
         modes = [module.training for module in model.modules()]
@@ -108,21 +117,18 @@ def test_measuring_leaves_no_trace(bert_run, texts, cls):
         return modes, grads, back_end, draws, model.config.to_dict(), tokenizer.model_max_length
 
     before = state()
-    entry = measure_readiness(subject, sample)
+    entry = measure_checkpoint(model, tokenizer, sample)
     assert state() == before
     assert ("readiness/swap_cost" in entry) == (cls is CondenserForPreTraining)
     assert "readiness/entropy_layer_4" in entry and "readiness/zero_shot_MRR@10" not in entry
 
 
 @pytest.mark.slow
-def test_few_shot_is_measured_in_a_process_of_its_own(bert_run, collection):
+def test_few_shot_retrieval_is_that_of_a_fine_tuned_encoder(bert_run, collection):
     finetuning = {"max_steps": 15, "learning_rate": 3e-3, "per_device_train_batch_size": 16}
     sizes = {"texts": 2, "max_length": 32, "queries": 20, "labels": 16}
     measuring = Measuring(collection=str(collection), finetuning=finetuning, **sizes)
-    subject = Subject.open(bert_run, max_length=32)
-    state = torch.get_rng_state()
-    entry = measure_readiness(subject, Sample.choose(measuring, TWO_TEXTS))
-    assert torch.equal(torch.get_rng_state(), state)
+    entry = measure_model(bert_run / "model", Sample.choose(measuring, TWO_TEXTS))
     assert entry["readiness/few_shot_MRR@10"] != entry["readiness/zero_shot_MRR@10"]
 
 
@@ -157,5 +163,5 @@ def test_trackers_get_the_last_measures_before_they_close_also_if_a_training_end
         CondenserTrainer, "__init__", lambda *a, **k: init(*a, **k, callbacks=[StopsAtThree()])
     )
     run = {"save_strategy": "no", "readiness": readiness, "output_dir": str(tmp_path / "run")}
-    pretrain_and_measure({**settings, **run})
+    pretrain({**settings, **run}, callbacks=readiness_callbacks({**settings, **run}))
     assert events == [0, 2, 3, "end"]

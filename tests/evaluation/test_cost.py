@@ -1,8 +1,5 @@
 """Cost of encoding: measured in new processes, with bounds that arithmetic gives."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,16 +33,6 @@ def test_a_step_is_measured_with_its_activations_and_without_the_memory_of_the_c
     activation = 8 * 64 * 8192 * 4  # texts x tokens x numbers of the feed-forward layer x bytes
     assert 120e6 < weights < weights + activation < memory < weights + 150e6
     assert len(held) == 100_000_000
-
-
-@pytest.mark.slow
-def test_a_script_without_a_main_guard_can_measure(bert_folder, tmp_path):
-    script = tmp_path / "script.py"
-    call = f"measure_cost({str(bert_folder)!r}, settings={CPU})['length']"
-    script.write_text(f"from modeling_condenser.evaluation.cost import *\nprint({call})\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(script)]
-    assert subprocess.check_output(command, env=environment, cwd=tmp_path) == b"64\n"
 
 
 @pytest.mark.gpu

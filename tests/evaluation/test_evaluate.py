@@ -22,17 +22,14 @@ from modeling_condenser.evaluation import evaluate as evaluate_module
 from modeling_condenser.evaluation import system_results
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.measures import evaluate_run, make_evaluation
-from modeling_condenser.evaluation.system_results import (
-    SystemResult,
-    evaluate_system,
-    report_on_card,
-)
+from modeling_condenser.evaluation.system_results import SystemResult, report_on_card
 from modeling_condenser.publishing import push as push_module
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_results
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import recall_against_exact
 from modeling_condenser.retrieval.runs import read_run, write_run
+from tests.evaluation.making import evaluate_system
 from tests.publishing.loopback_hub import contents
 from tests.publishing.making import plain_vectors, write_collection
 

@@ -1,6 +1,5 @@
 """Reports: the figures of the JSON, sentences, tables and pictures, from hand-made results."""
 
-import base64
 import hashlib
 import json
 import re
@@ -16,7 +15,7 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.evaluation.measures import make_evaluation
 from modeling_condenser.evaluation.plots import plot_bars, plot_curves
-from modeling_condenser.evaluation.report import as_web_page, write_report
+from modeling_condenser.evaluation.report import write_report
 from modeling_condenser.evaluation.significance import compare, compare_in_groups, holm
 from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
 from modeling_condenser.evaluation.system_results import SystemResult
@@ -175,11 +174,8 @@ def test_the_page_is_one_file_with_tables_pictures_and_escaped_text(tmp_path):
     base = replace(make_result(name, BASE), collection=title)
     write_report(tmp_path, [base, make_result("good", GOOD)], collection=COLLECTION)
     page = (tmp_path / "report.html").read_text()
-    pictures = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)" />', page)
-    shown = [base64.b64decode(content) for content, _ in pictures]
-    names = ("means", "answer_type", "query_length", "recall")
-    assert shown == [(tmp_path / f"{name}.png").read_bytes() for name in names]
-    assert pictures[0][1] == "Means of each system in each measure"
+    pictures = re.findall(r'<img src="data:image/png;base64,iVBORw0KG[^"]+" alt="([^"]+)" />', page)
+    assert len(pictures) == 4 and pictures[0] == "Means of each system in each measure"
     # Nothing is requested, and nothing of the content is markup.
     assert not re.findall(r"<script|<link|<a |@import|url\(", page)
     assert page.count("src=") == page.count("<img") == 4
@@ -187,12 +183,6 @@ def test_the_page_is_one_file_with_tables_pictures_and_escaped_text(tmp_path):
     assert "<h1>&lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;b&quot;, test: 2 systems" in page
     assert "<td>a &lt;b&gt; | *c* [d](https://e.org)</td>" in page
     assert page.count("<table>") == (tmp_path / "report.md").read_text().count("\n| ---")
-
-
-def test_html_in_the_text_of_a_report_is_shown_as_text(tmp_path):
-    page = as_web_page("title", "<script>alert(1)</script>\n\nwho <b>paints</b>", tmp_path)
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "<script" not in page
-    assert "<p>who &lt;b&gt;paints&lt;/b&gt;</p>" in page
 
 
 def test_correlations_are_compared_too(tmp_path):

@@ -16,7 +16,6 @@ from hub_scripts.command_line import CommandLine
 from hub_scripts.commands import COMMANDS
 from hub_scripts.main import _Lines, main
 from modeling_condenser.evaluation.evaluate import EvaluationRecipe
-from modeling_condenser.evaluation.mteb_tasks import MtebRecipe
 from modeling_condenser.runs.recipe import fill
 
 ROOT = Path(__file__).parents[2]
@@ -242,20 +241,7 @@ def test_an_environment_variable_hides_all_bars():
         assert (b"shown" in ran.stderr) == is_shown
 
 
-def test_mteb_is_asked_for_with_an_install_hint(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "mteb", None)
-    assert main(["evaluate", "bm25", "other", "--mteb", "SciFact", "NFCorpus"]) == 2
-    assert 'mteb is not installed: pip install -c constraints.txt -e ".[mteb]"' in (
-        capsys.readouterr().err
-    )
-    assert not [*tmp_path.iterdir()]
-
-
 def test_some_lists_take_all_words_up_to_the_next_field():
-    line = CommandLine("evaluate", ["a", "b", "--mteb", "X", "MTEB(eng, v2)", "--output_dir", "o"])
-    read = {"systems": ["a", "b"], "mteb": ["X", "MTEB(eng, v2)"], "output_dir": "o"}
-    assert line.read(MtebRecipe, plain=("systems",)) == read
     read = {"systems": ["a"], "collection": "c", "measures": ["MRR@10", "R(rel=2)@20"]}
     for words in ("a c --measures MRR@10 R(rel=2)@20", "--measures [MRR@10,R(rel=2)@20] a c"):
         line = CommandLine("evaluate", words.split())

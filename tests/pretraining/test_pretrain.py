@@ -14,7 +14,6 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
-from modeling_condenser.runs.recipe import read_recipe
 from modeling_condenser.runs.run_folder import MANIFEST, read_log
 from tests.pretraining.short_runs import column
 
@@ -170,22 +169,6 @@ def test_bad_settings_are_refused_before_anything_is_written(
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         pretrain(json.loads(text))
     assert [file.name for file in tmp_path.iterdir()] == ["larger"]
-
-
-def test_every_ablation_is_condenser_on_own_text_with_one_thing_changed():
-    ablations: dict[str, dict[str, Any]] = {
-        "mlm": {"objective": "mlm"},
-        "no-skip": {"skip_from": 12},
-        "no-late-mlm": {"late_mlm": False},
-        **{f"head-{n}": {"n_head_layers": n} for n in (1, 2, 4)},
-    }
-    base = read_recipe("pretrain/own-text-condenser") | {"encoder": "google-bert/bert-base-uncased"}
-    del base["bow_weight"]
-    folder = Path(__file__).parents[2] / "configuration" / "pretrain"
-    shipped = {file.stem.removeprefix("ablation-") for file in folder.glob("ablation-*.yaml")}
-    assert shipped == ablations.keys()
-    for name, change in ablations.items():
-        assert read_recipe(f"pretrain/ablation-{name}") == {**base, **change}, name
 
 
 def test_a_tokenizer_with_other_tokens_of_the_same_number_is_refused(settings, tmp_path):

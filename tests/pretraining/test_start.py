@@ -22,7 +22,7 @@ from modeling_condenser import (
     condenser_from_encoder,
     masked_lm_from_encoder,
 )
-from modeling_condenser.analysis.readiness import Subject
+from modeling_condenser.analysis.readiness import exported
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
@@ -205,11 +205,11 @@ def test_prompts_of_the_start_stand_before_what_is_trained(
 def test_readiness_encodes_a_checkpoint_as_its_export_does(bert_folder, tmp_path):
     start = save_published(tmp_path / "start", bert_folder, **KINDS["e5"])
     model = condenser_from_encoder(str(start)).eval()
-    subject = Subject.of_model(model, AutoTokenizer.from_pretrained(start), max_length=64)
     retriever = Retriever(model.save_encoder(tmp_path / "out"))
-    for name in ("encode_queries", "encode_passages"):
-        found, expected = (getattr(one, name)(TEXTS) for one in (subject, retriever))
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    with exported(model, AutoTokenizer.from_pretrained(start), 64) as measured:
+        for name in ("encode_queries", "encode_passages"):
+            found, expected = (getattr(one, name)(TEXTS) for one in (measured, retriever))
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
 def save_classifier(folder: Path, encoder: Path) -> Path:

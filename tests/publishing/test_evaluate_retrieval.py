@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.publishing.provenance import RESULTS_FILE
 from modeling_condenser.retrieval.runs import read_run
+from tests.evaluation.making import evaluate_system
 from tests.publishing.making import declare_tables, run_isolated, write_collection
 
 RUN = """

@@ -27,12 +27,17 @@ import json, os, sys
 os.chdir(sys.argv[1])
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
+from datasets import Dataset
 from modeling_condenser import CondenserForPreTraining, Retriever, condenser_from_encoder
-from modeling_condenser.analysis.readiness import Subject
+from modeling_condenser.analysis.readiness import measure_model
+from modeling_condenser.analysis.recipe import Measuring
+from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.publishing import evaluate_retrieval
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.systems import parse_system
 
+TEXTS = Dataset.from_dict({"text": ["a b", "b a"]})
+SAMPLE = Sample.choose(Measuring(texts=2, max_length=8), TEXTS)
 openers = {
     "retriever": lambda f: Retriever(f).encode_queries(["a"]),
     "plain encoder": lambda f: Retriever(f, pooling="cls").encode_queries(["a"]),
@@ -40,13 +45,13 @@ openers = {
     "start": lambda f: condenser_from_encoder(str(f)),
     "checkpoint": lambda f: CondenserForPreTraining.from_pretrained(f),
     "export": lambda f: export_encoder(f, f"{f}-out"),
-    "subject": lambda f: Subject.open(f, max_length=8),
+    "readiness": lambda f: measure_model(f, SAMPLE),
     "script": lambda f: evaluate_retrieval.open_encoder(f)[0].encode_query(["a"]),
 }
 chosen = {
-    "export": ("retriever", "plain encoder", "subject", "script"),
+    "export": ("retriever", "plain encoder", "readiness", "script"),
     "st": ("retriever", "system", "start"),
-    "run": ("plain encoder", "start", "checkpoint", "export", "subject"),
+    "run": ("plain encoder", "start", "checkpoint", "export", "readiness"),
 }
 found = {}
 for folder in sorted(Path().iterdir()):

@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 
 from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.retrieval import fusion
-from modeling_condenser.retrieval.fusion import FUSIONS, Fusion, HybridSearcher, choose_fusion
+from modeling_condenser.retrieval.bm25 import Bm25
+from modeling_condenser.retrieval.fusion import DEFAULT, FUSIONS, Fusion, choose_fusion
 from modeling_condenser.retrieval.runs import cut_run, read_run
-from modeling_condenser.retrieval.systems import StoredRun, open_searcher, parse_system
+from modeling_condenser.retrieval.systems import (
+    HybridSearcher,
+    StoredRun,
+    open_searcher,
+    parse_system,
+)
 
 # Mean 3, deviation 1: a is +1, b is -1.
 BM25 = {"q": {"a": 4.0, "b": 2.0}}
@@ -93,33 +100,45 @@ def test_the_fusion_is_chosen_on_dev_queries(bm25, dense, best):
     assert chosen == FUSIONS[best] == list(FUSIONS.values())[first.index("r")]
 
 
-def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_path):
+def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_path, monkeypatch):
     collection = Path(shutil.copytree(collection, tmp_path / "small"))
     shutil.copy(collection / "qrels/train.tsv", collection / "qrels/dev.tsv")
-    word, out = f"{bert_folder},pooling=mean", tmp_path / "out"
+    word, out, opened = f"{bert_folder},pooling=mean", tmp_path / "out", []
+    init = Retriever.__init__
+    monkeypatch.setattr(
+        Retriever, "__init__", lambda self, *a, **k: (opened.append(a), init(self, *a, **k))[1]
+    )
     systems = ["bm25", word, f"hybrid:{word}", f"hybrid:{word},fusion=rrf"]
     report = evaluate(systems, collection, output_dir=out)
+    assert len(opened) == 1
     lexical_run, dense_run, fused, by_ranks = (read_run(r.run_file) for r in report.results)
     assert by_ranks == FUSIONS["rrf"].fuse(lexical_run, dense_run)
     loaded, dev = load_collection(collection), load_dev(collection, judged="test")
-    lexical, dense = (
-        open_searcher(parse_system(system), loaded.passages, tmp_path) for system in systems[:2]
+    assert dev is not None
+    lexical, dense, chosen, untuned = (
+        open_searcher(parse_system(system), loaded.passages, tmp_path, dev=judged)
+        for system, judged in zip(systems[:3] + systems[2:3], [None, None, dev, None], strict=True)
     )
-    hybrid = HybridSearcher(lexical, dense)
-    assert hybrid.tuned(None).fusion == hybrid.fusion == FUSIONS["0.5"]
-    chosen = hybrid.tuned(dev).fusion
-    assert dev is not None and fused == chosen.fuse(lexical_run, dense_run)
-    assert report.results[2].record["fusion"] == str(chosen) in report.file.read_text()
-    few = HybridSearcher(lexical, dense, chosen).search(loaded.queries, depth=3)
+    runs = [part.search(dev.queries, depth=100) for part in (lexical, dense)]
+    assert chosen.fusion == choose_fusion(runs[0], runs[1], dev.qrels)
+    assert untuned.fusion == DEFAULT
+    assert fused == chosen.fusion.fuse(lexical_run, dense_run)
+    assert report.results[2].record["fusion"] == str(chosen.fusion) in report.file.read_text()
+    few = chosen.search(loaded.queries, depth=3)
     assert few == {query: dict(list(run.items())[:3]) for query, run in fused.items()}
     # Encoded once, and the queries that are judged are not those that a choice is made on.
-    folders = {file.parent.name for file in out.rglob("manifest.json")}
-    assert len(folders) == 1
+    assert len({file.parent.name for file in out.rglob("manifest.json")}) == 1
     assert load_dev(collection, judged="dev.small") is None
-    # With other dev queries another fusion may be best, so the stored run is not taken.
-    (collection / "qrels/dev.tsv").unlink()
-    with pytest.raises(ValueError, match="another run, with a different dev"):
-        evaluate(systems[2], collection, output_dir=out)
+
+
+def test_a_stored_run_of_an_export_is_measured_without_opening_it(
+    retriever, collection, tmp_path, monkeypatch
+):
+    systems = [retriever, f"hybrid:{retriever},fusion=rrf", "bm25"]
+    first = evaluate(systems, collection, output_dir=tmp_path)
+    monkeypatch.delattr(Retriever, "__init__")
+    monkeypatch.delattr(Bm25, "__init__")
+    assert evaluate(systems, collection, output_dir=tmp_path).means == first.means
 
 
 def test_a_dev_query_that_is_a_passage_chooses_as_if_it_were_not():

@@ -8,10 +8,10 @@ import pytest
 from benchmarks.harness import write_embeddings
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.dense import SearchSettings, search_embeddings
 from modeling_condenser.retrieval.milvus import connect, store_in_milvus
+from tests.evaluation.making import evaluate_system
 
 pytestmark = pytest.mark.slow
 QUERIES = np.random.default_rng(3).standard_normal((150, 16)).astype(np.float32)
@@ -66,17 +66,8 @@ def test_a_filter_and_few_passages(index, embeddings, passages):
     n = len(allowed)
     assert n < 30 and (np.sort(rows[:, :n]) == allowed).all()
     assert (rows[:, n:] == -1).all() and np.isneginf(scores[:, n:]).all()
-
-
-def test_hybrid_search_fuses_both_by_reciprocal_ranks(index, embeddings, passages):
     record = index.client.query(index.name, filter="row == 7", output_fields=["id", "text"])
     assert (record[0]["id"], record[0]["text"]) == (passages[7]["_id"], passages[7]["text"])
-    words, vector = passages[7]["text"], embeddings.vectors(np.array([7]))
-    # First by both of them: 1 / (60 + 1), twice.
-    scores, rows = index.search_hybrid(10 * vector, [words], 5)
-    assert rows[0, 0] == 7 and scores[0, 0] == pytest.approx(2 / 61)
-    _, rows = index.search_hybrid(10 * vector, [words], 5, filter="row != 7")
-    assert 7 not in rows[0]
 
 
 def test_an_interrupted_store_continues_and_other_vectors_get_a_collection_of_their_own(

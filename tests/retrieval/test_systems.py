@@ -39,7 +39,7 @@ from modeling_condenser.retrieval.systems import (
 def test_a_system_is_named_after_its_model_and_settings(text, kind, name, settings):
     system = parse_system(text)
     assert (system.kind, system.name, system.settings) == (kind, name, settings)
-    assert system.word == text
+    assert system.published_text == text
 
 
 PROMPT = 'Instruct: given "a query", retrieve a=b,c\nQuery: "' + "long" * 99
@@ -49,7 +49,7 @@ def test_any_prompt_can_be_stated_as_text_or_as_a_mapping():
     stated = {"model": "owner/e5", "query_prompt": PROMPT, "query_max_length": 32, "pooling": None}
     system = parse_system(stated)
     assert system.settings == {"query_prompt": PROMPT, "query_max_length": 32}
-    for same in (system, system.text, system.word):
+    for same in (system, system.text, system.published_text):
         assert parse_system(same) == system
     other = parse_system({**stated, "query_prompt": PROMPT + "er"})
     assert system.name.startswith("e5-Instruct: given") and len(system.name) < 50

@@ -185,15 +185,15 @@ def test_a_study_continues_with_what_is_missing(
     """After a kill, an arm that failed, a finished run, and with more arms in the recipe."""
     settings = make_settings(collection, bert_folder, tmp_path / "study")
     trained: list[str] = []
-    pretrain, train = study.pretrain_and_measure, CondenserTrainer.train
+    pretrain, train = study.pretrain, CondenserTrainer.train
 
     def run_with(error):
-        def stop(given):
+        def stop(given, **callbacks):
             if error and "condenser" in given["output_dir"].rpartition("study")[2]:
                 raise error
-            return pretrain(given)
+            return pretrain(given, **callbacks)
 
-        monkeypatch.setattr(study, "pretrain_and_measure", stop)
+        monkeypatch.setattr(study, "pretrain", stop)
         return run_study(settings)
 
     def recorded(self, *args, **kwargs):
