@@ -350,6 +350,19 @@ def space(line: "CommandLine") -> None:
         print(f"pushed: {report.commit.commit_url}")
 
 
+def collect(line: "CommandLine") -> None:
+    """Make a collection of your files: passages, and queries and judgements of your labels.
+
+    condenser collect my-files my-collection
+    condenser collect wiki handbook faq.csv my-collection --labels pairs.csv --model my-encoder
+
+    Reads .txt, .md, .html, .pdf, .docx, .csv, .tsv, .jsonl, .json and .parquet files.
+    """
+    from modeling_condenser.collection.collect import collect as stage
+
+    print(line.call(stage))
+
+
 def collection(line: "CommandLine") -> None:
     """Write the built-in collection, docstrings of installed packages, as a BEIR folder.
 
@@ -364,6 +377,6 @@ COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
     function.__name__.replace("_", "-"): function
     for function in (
         *(demo, adapt, pretrain, import_reference, export, finetune, encode, mine),
-        *(evaluate, search, analyze, study, push, space, collection),
+        *(evaluate, search, analyze, study, push, space, collect, collection),
     )
 }

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from .commands import COMMANDS
 
 # These verbs start without torch; opening an encoder imports and registers the model.
-_WITHOUT_MODEL = ("collection", "evaluate", "mine", "search")
+_WITHOUT_MODEL = ("collect", "collection", "evaluate", "mine", "search")
 
 
 def main(words: list[str] | None = None) -> int:

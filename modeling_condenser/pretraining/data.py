@@ -35,10 +35,10 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.collection.chunks import CHUNK_CHARACTERS, in_chunks, rows_a_read
+from modeling_condenser.collection.sentences import sentence_starts
 
 from .collator import text_room
 from .counter_random import EpochKeys, random_keys, uniforms
-from .sentences import sentence_starts
 from .survey import warn_of_unknown
 
 _CHUNK = 256  # documents that are tokenized together, if they are short
