@@ -360,7 +360,11 @@ def collect(line: "CommandLine") -> None:
     """
     from modeling_condenser.collection.collect import collect as stage
 
-    print(line.call(stage))
+    done = line.call(stage)
+    has_queries = done.counts["labels"] > 0
+    print(f"{done}\ncollection: {done.folder}")
+    verb, query = ("evaluate", "") if has_queries else ("search", ' "QUESTION"')
+    print(f"next: condenser {verb} bm25 {shlex.quote(done.folder)}{query}")
 
 
 def collection(line: "CommandLine") -> None:

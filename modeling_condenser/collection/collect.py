@@ -57,12 +57,14 @@ class Collected:
     """What `collect` read, and what it left out.
 
     Attributes:
+        folder: of the collection.
         counts: "files", "documents", "passages" and "labels" that there are.
         left_out: of these, why they are not in the collection -> how many.
         notes: of these, other figures.
         unread: file -> why it was not read, or not to its end.
     """
 
+    folder: str
     counts: Counter[str] = field(default_factory=Counter)
     left_out: dict[str, Counter[str]] = field(default_factory=_counters)
     notes: dict[str, Counter[str]] = field(default_factory=_counters)
@@ -122,7 +124,7 @@ def collect(
         FileNotFoundError: a folder, a file or the model does not exist.
         ValueError: `out` holds something else, a setting is wrong, or there is no document.
     """
-    target, done = Path(out), Collected()
+    target, done = Path(out), Collected(str(out))
     _check_target(target, labels)
     _check_encoding(encoding or "utf-8")
     cut = _open_cutter(model, max_tokens, overlap)

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from .beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 from .passages import plain_text
@@ -20,6 +18,7 @@ from .text_files import read_any_rows, read_json
 
 logger = logging.getLogger(__name__)
 
+_SPLITS = ("train", "dev", "test")
 _QUESTION_COLUMNS = ("question", "query")
 _TEXT_COLUMNS, _NAME_COLUMNS = ("passage", "text"), ("file", "passage_id", "id")
 _MOST_DOCUMENTS = 5  # with a text; one that more have does not say which is meant
@@ -39,7 +38,7 @@ def write_labels(
         documents: document -> ids of its passages, also of those that it shares with earlier ones.
 
     Returns:
-        Split -> queries; why labels were left out -> labels.
+        The number of labels; split -> queries; why labels were left out -> labels.
 
     Raises:
         ValueError: a column is missing, or no label has a passage in the collection.
@@ -49,7 +48,7 @@ def write_labels(
         owners.update((passage, document) for passage in ids if passage not in owners)
     labels, n_ragged = _read_labels(file)
     judged, left_out = _find_passages(labels, folder / CORPUS_FILE, documents, owners)
-    left_out += Counter({"more fields than columns": n_ragged})
+    left_out += Counter({"rows with more fields than columns": n_ragged})
     if not judged:
         raise ValueError(
             f"{file}: no label has a passage in the collection ({dict(left_out)}). A passage is "
@@ -57,23 +56,21 @@ def write_labels(
             "the columns of your tables."
         )
     splits = _split_by_document([passages for _, passages in judged.values()], owners)
-    if missing := {"train", "dev", "test"}.difference(splits):
-        logger.warning(
-            "No question is in the split %s: the labels are of too few documents.",
-            " or ".join(sorted(missing)),
-        )
+    counts = Counter({split: splits.count(split) for split in _SPLITS})
+    if empty := [split for split in _SPLITS if not counts[split]]:
+        logger.warning("No question is in %s: give labels of more documents.", " or ".join(empty))
     queries = [(f"q{number}", *label) for number, label in enumerate(judged.values(), start=1)]
     with (folder / QUERIES_FILE).open("w", encoding="utf-8") as stream:
         for query, question, _ in queries:
             stream.write(json.dumps({"_id": query, "text": question}, ensure_ascii=False) + "\n")
     (folder / QRELS_FOLDER).mkdir()
-    for split in set(splits):
+    for split in filter(counts.get, _SPLITS):
         lines = ["\t".join(QRELS_HEADER)]
         for (query, _, passages), other in zip(queries, splits, strict=True):
             lines += [f"{query}\t{passage}\t1" for passage in sorted(passages) if other == split]
         text = "\n".join(lines) + "\n"
         (folder / QRELS_FOLDER / f"{split}.tsv").write_text(text, encoding="utf-8")
-    return len(labels) + n_ragged, Counter(splits), left_out
+    return len(labels) + n_ragged, counts, left_out
 
 
 def _read_labels(file: Path) -> tuple[list[dict[str, Any]], int]:
@@ -97,22 +94,21 @@ def _find_passages(
     owners: Mapping[str, str],
 ) -> tuple[Judged, Counter[str]]:
     """Find the passages of each question, and count the labels that have none."""
-    texts = _find_texts(
-        corpus, filter(None, (_first(row, _TEXT_COLUMNS) for row in labels)), owners
-    )
-    names = _names_of(documents)
+    texts = _find_texts(corpus, [_first(row, _TEXT_COLUMNS) for row in labels], owners)
+    names = _name_passages(documents, owners)
     judged: Judged = {}
     left_out, unknown = Counter[str](), []
     for row in labels:
         question, text = _first(row, _QUESTION_COLUMNS), _first(row, _TEXT_COLUMNS)
-        name = text or _first(row, _NAME_COLUMNS)
-        passages = texts[_squeeze(text)] if text else _find_named(name, names, documents, owners)
+        name = re.sub(r"\s", "_", _first(row, _NAME_COLUMNS)).replace("\\", "/").removeprefix("./")
+        found = [texts[_squeeze(text)]] if text else names.get(name, [])
+        passages = found[0] if len(found) == 1 else []
         n_documents = len({owners[passage] for passage in passages})
         if not question:
             left_out["no question"] += 1
         elif not passages:
             left_out["no such passage"] += 1
-            unknown.append(name)
+            unknown.append(text or name)
         elif text and n_documents > _MOST_DOCUMENTS:
             left_out[f"the text is in more than {_MOST_DOCUMENTS} documents"] += 1
         else:
@@ -154,42 +150,36 @@ def _find_texts(
     return found
 
 
-def _names_of(documents: Iterable[str]) -> dict[str, set[str]]:
-    """Name -> documents: a document's name, also without its first folders, and the id of a row."""
-    names = defaultdict(set)
-    for document in documents:
+def _name_passages(
+    documents: Mapping[str, Sequence[str]], owners: Iterable[str]
+) -> dict[str, list[Sequence[str]]]:
+    """Name -> the passages of each document with the name, or the passage that has it as its id.
+
+    A document is named by its file, also without its first folders, or by the id of its row.
+    """
+    names: dict[str, list[Sequence[str]]] = defaultdict(list)
+    for document, ids in documents.items():
         folders = document.split("/")
-        for i in range(len(folders)):
-            names["/".join(folders[i:])].add(document)
-        names[document.rpartition("#")[2]].add(document)
-    return names
+        ends = {"/".join(folders[i:]) for i in range(len(folders))}
+        for name in ends | {document.rpartition("#")[2]}:
+            names[name].append(ids)
+    return names | {passage: [[passage]] for passage in owners}
 
 
-def _find_named(
-    name: str,
-    names: Mapping[str, set[str]],
-    documents: Mapping[str, Sequence[str]],
-    owners: Mapping[str, str],
-) -> Sequence[str]:
-    """The passage of an id, or all passages of a document; none if several have the name."""
-    if name in owners:
-        return [name]
-    found = names.get(re.sub(r"\s", "_", name.replace("\\", "/").removeprefix("./")), set())
-    return documents[next(iter(found))] if len(found) == 1 else []
-
-
-def _split_by_document(judged: Sequence[Iterable[str]], owners: Mapping[str, str]) -> list[str]:
+def _split_by_document(judged: Iterable[Iterable[str]], owners: Mapping[str, str]) -> list[str]:
     """The split of each question: questions with a document in common have the same."""
-    pairs = [(i, owners[passage]) for i, passages in enumerate(judged) for passage in passages]
-    documents, columns = np.unique([document for _, document in pairs], return_inverse=True)
-    size = len(judged) + len(documents)
-    edges = ([i for i, _ in pairs], len(judged) + columns)
-    graph = coo_matrix((np.ones(len(pairs)), edges), shape=(size, size))
-    _, group = connected_components(graph, directed=False)
-    first: dict[int, str] = {}  # document of each group, by name
-    for number, document in zip(group[len(judged) :], documents, strict=True):
-        first.setdefault(int(number), str(document))
-    return [_hash_to_split(first[int(number)]) for number in group[: len(judged)]]
+    linked: dict[str, str] = {}  # document -> one before it in the alphabet, in the same split
+
+    def first(document: str) -> str:
+        while document in linked:
+            document = linked[document]
+        return document
+
+    groups = [[owners[passage] for passage in passages] for passages in judged]
+    for group in groups:
+        lowest, *others = sorted(set(map(first, group)))
+        linked.update(dict.fromkeys(others, lowest))
+    return [_hash_to_split(first(group[0])) for group in groups]
 
 
 def _hash_to_split(name: str) -> str:

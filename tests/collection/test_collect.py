@@ -123,7 +123,7 @@ LABELS = [
     ("Where do penguins live?", "企鹅生活在南极", "", ""),
     ("What is gone?", "gone.", "", ""),  # of the copy, too
     ("Who pays?", "Money goes back\nto the **card**. Fee", "", ""),
-    ("How do I install it?", "", "setup.md", ""),
+    ("How do I install it?", "", r".\setup.md", ""),  # as Windows writes it
     ("Who said no?", "", "", "7"),
     ("Who SAID no?", "", "", "my_files/faq.csv#8"),
     ("Which sentence?", "Sentence 14 is here. Sentence 15 is here.", "", ""),  # of two passages
