@@ -253,7 +253,7 @@ def search(line: "CommandLine") -> None:
 
     condenser search runs/demo "how do I sort a list"
     condenser search my-encoder my-collection "how do I sort a list" -k 10
-    condenser search bm25 my-collection
+    condenser search bm25 my-collection --json < questions.txt
 
     The folder of a study or demo needs no collection. Without a query, queries are read from
     standard input, one per line. The first search encodes the collection and stores the embeddings

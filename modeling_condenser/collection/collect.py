@@ -320,7 +320,8 @@ def _write_passages(
                 corpus.write(f"{line}\n")
         if ids:
             written[name] = ids
-            done.notes["documents"]["of several passages"] += len(ids) > 1
         else:
             done.left_out["documents"][_NO_TEXT] += 1
+        if len(ids) > 1:
+            done.notes["documents"]["of several passages"] += 1
     return written
