@@ -114,7 +114,8 @@ def collect(
         max_tokens: of a passage with its title; without a model, words; 256 tokens or 180 words by
             default. A Chinese, Japanese or Thai character is a word.
         overlap: tokens that a passage may repeat of the one before, as whole sentences.
-        model: folder or Hub name of the encoder whose tokens are counted.
+        model: folder or Hub name of the encoder whose tokens are counted, at most as many as it
+            reads.
         text_column: of tables; by default text, content or body. Of several, the first that a row
             has is read.
         title_column: of tables.

@@ -95,14 +95,13 @@ def _find_passages(
 ) -> tuple[Judged, Counter[str]]:
     """Find the passages of each question, and count the labels that have none."""
     texts = _find_texts(corpus, [_first(row, _TEXT_COLUMNS) for row in labels], owners)
-    names = _name_passages(documents, owners)
+    names = _find_named([_first(row, _NAME_COLUMNS) for row in labels], documents, owners)
     judged: Judged = {}
     left_out, unknown = Counter[str](), []
     for row in labels:
         question, text = _first(row, _QUESTION_COLUMNS), _first(row, _TEXT_COLUMNS)
-        name = re.sub(r"\s", "_", _first(row, _NAME_COLUMNS)).replace("\\", "/").removeprefix("./")
-        found = [texts[_squeeze(text)]] if text else names.get(name, [])
-        passages = found[0] if len(found) == 1 else []
+        name = _first(row, _NAME_COLUMNS)
+        passages = texts[_squeeze(text)] if text else names[name]
         n_documents = len({owners[passage] for passage in passages})
         if not question:
             left_out["no question"] += 1
@@ -150,20 +149,29 @@ def _find_texts(
     return found
 
 
-def _name_passages(
-    documents: Mapping[str, Sequence[str]], owners: Iterable[str]
-) -> dict[str, list[Sequence[str]]]:
-    """Name -> the passages of each document with the name, or the passage that has it as its id.
+def _find_named(
+    names: Iterable[str], documents: Mapping[str, Sequence[str]], owners: Iterable[str]
+) -> dict[str, Sequence[str]]:
+    """Name -> the passage that has it as its id, or the passages of the document with the name.
 
-    A document is named by its file, also without its first folders, or by the id of its row.
+    A document is named by its file, also without its first folder or folders, or by the id of its
+    row. A name of several different documents has no passages.
     """
-    names: dict[str, list[Sequence[str]]] = defaultdict(list)
+    exact: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    loose: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for document, ids in documents.items():
         folders = document.split("/")
-        ends = {"/".join(folders[i:]) for i in range(len(folders))}
-        for name in ends | {document.rpartition("#")[2]}:
-            names[name].append(ids)
-    return names | {passage: [[passage]] for passage in owners}
+        for i in range(len(folders)):
+            (loose if i > 1 else exact)["/".join(folders[i:])].add(tuple(ids))
+        loose[document.rpartition("#")[2]].add(tuple(ids))
+    for passage in owners:
+        exact[passage] = {(passage,)}
+    found = {}
+    for name in names:
+        key = re.sub(r"\s", "_", name).replace("\\", "/").removeprefix("./")
+        passages = exact.get(key) or loose.get(key, set())
+        found[name] = next(iter(passages)) if len(passages) == 1 else ()
+    return found
 
 
 def _split_by_document(judged: Iterable[Iterable[str]], owners: Mapping[str, str]) -> list[str]:

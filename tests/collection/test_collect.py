@@ -25,6 +25,19 @@ to the card.</div><table><tr><td>fee</td><td>none</td></tr></table><footer>2024<
 MARKDOWN = (
     "# Setup\n\nInstall *it* [here](https://a.b).\n\n## Linux\n\nUse `apt`.\n\n## Old\n\nGone.\n"
 )
+PDF = b"""%PDF-1.4
+1 0 obj <</Type /Catalog /Pages 2 0 R>> endobj
+2 0 obj <</Type /Pages /Kids [3 0 R] /Count 1>> endobj
+3 0 obj <</Type /Page /Parent 2 0 R /MediaBox [0 0 300 300] /Contents 4 0 R
+/Resources <</Font <</F <</Type /Font /Subtype /Type1 /BaseFont /Helvetica>>>>>>>> endobj
+4 0 obj <</Length 43>> stream
+BT /F 12 Tf 20 200 Td (Paid in Oslo.) Tj ET
+endstream endobj
+trailer <</Root 1 0 R>>
+startxref
+0
+%%EOF
+"""
 CSV = """id;title;text
 7;No;"He said ""no"", twice; really"
 8;Two lines;"first
@@ -127,6 +140,8 @@ LABELS = [
     ("Who said no?", "", "", "7"),
     ("Who SAID no?", "", "", "my_files/faq.csv#8"),
     ("Which sentence?", "Sentence 14 is here. Sentence 15 is here.", "", ""),  # of two passages
+    ("Which row?", "Row", "", ""),  # of 200
+    ("Which copy?", "", "copy.md", ""),  # of two that are different
     ("Nothing?", "There is no such text.", "", ""),
     ("", "Gone.", "", ""),
 ]
@@ -140,10 +155,13 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
     ]
     many += [(f"Row {i}?", f"Row {i}.", "", "") for i in range(200)]
     rows = [{"id": f"r{i}", "text": f"Row {i}."} for i in range(200)]
+    (messy / "deep" / "er" / "copy.md").write_text("Another.")
+    (messy / "deep" / "setup.md").write_text("Yet another, in another folder.")
     (messy / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     pd.DataFrame(LABELS + many, columns=columns).to_csv(messy / "pairs.csv", index=False)
     done = collect([str(messy)], str(messy / "out"), labels=str(messy / "pairs.csv"), max_tokens=64)
-    assert done.left_out["labels"] == {"no such passage": 1, "no question": 1}
+    why = {"no such passage": 2, "no question": 1, "the text is in more than 5 documents": 1}
+    assert done.left_out["labels"] == why
     loaded = {
         split: load_collection(messy / "out", split=split) for split in ("train", "dev", "test")
     }
@@ -292,15 +310,18 @@ def test_word_and_pdf_files_need_an_extra_which_is_named(tmp_path, monkeypatch, 
     with zipfile.ZipFile(tmp_path / "in" / "a.docx", "w") as file:
         file.writestr("word/document.xml", document)
     (tmp_path / "in" / "a.txt").write_text("Text.")
+    (tmp_path / "in" / "b.pdf").write_bytes(PDF)
     (tmp_path / "in" / "damaged.pdf").write_bytes(b"%PDF-1.4 and no more")
     with monkeypatch.context() as patch:
         patch.setitem(__import__("sys").modules, "mammoth", None)
         done = collect(tmp_path / "in", tmp_path / "out")
     assert ".docx needs mammoth: pip install" in done.unread["in/a.docx"]
     pytest.importorskip("mammoth")
+    pytest.importorskip("pypdf")
     done = collect(tmp_path / "in", tmp_path / "out")
     assert [(row["title"], row["text"]) for row in rows_of(tmp_path / "out")] == [
         ("Terms", "Pay within a week."),
         ("a", "Text."),
+        ("b", "Paid in Oslo."),
     ]
     assert "damaged.pdf is not a readable PDF" in done.unread["in/damaged.pdf"]
