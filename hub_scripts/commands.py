@@ -230,7 +230,7 @@ def search(line: "CommandLine") -> None:
 
     condenser search runs/demo "how do I sort a list"
     condenser search my-encoder my-collection "how do I sort a list" -k 10
-    condenser search bm25 my-collection
+    condenser search bm25 my-collection --json < questions.txt
 
     The folder of a study or demo needs no collection. Without a query, queries are read from
     standard input, one per line. The first search encodes the collection and stores the embeddings
@@ -327,10 +327,27 @@ def space(line: "CommandLine") -> None:
         print(f"pushed: {report.commit.commit_url}")
 
 
+def collect(line: "CommandLine") -> None:
+    """Make a collection of your files: passages, and queries and judgements of your labels.
+
+    condenser collect my-files my-collection
+    condenser collect wiki handbook faq.csv my-collection --labels pairs.csv --model my-encoder
+
+    Reads .txt, .md, .html, .pdf, .docx, .csv, .tsv, .jsonl, .json and .parquet files.
+    """
+    from modeling_condenser.collection.collect import collect as stage
+
+    done = line.call(stage)
+    has_queries = done.counts["labels"] > 0
+    print(f"{done}\ncollection: {done.folder}")
+    verb, query = ("evaluate", "") if has_queries else ("search", ' "QUESTION"')
+    print(f"next: condenser {verb} bm25 {shlex.quote(done.folder)}{query}")
+
+
 COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
     function.__name__.replace("_", "-"): function
     for function in (
-        *(demo, adapt, pretrain, export, finetune, encode, mine),
+        *(demo, collect, adapt, pretrain, export, finetune, encode, mine),
         *(evaluate, search, analyze, study, push, space),
     )
 }

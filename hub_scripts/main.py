@@ -1,6 +1,7 @@
 """The `condenser` command: finds the function of a verb and runs it."""
 
 import argparse
+import importlib.metadata
 import inspect
 import logging
 import os
@@ -10,7 +11,7 @@ from typing import Any, TextIO
 from .commands import COMMANDS
 
 # These verbs start without torch; opening an encoder imports and registers the model.
-_WITHOUT_MODEL = ("evaluate", "mine", "search")
+_WITHOUT_MODEL = ("collect", "evaluate", "mine", "search")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -29,6 +30,8 @@ def main(words: list[str] | None = None) -> int:
         epilog=f"verbs:\n{verbs}\n\n`condenser VERB --help` lists its fields.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    version = f"condenser {importlib.metadata.version('condenser')}"
+    parser.add_argument("--version", action="version", version=version)
     parser.add_argument("verb", choices=COMMANDS, metavar="VERB", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)

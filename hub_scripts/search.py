@@ -31,6 +31,7 @@ class SearchFields:
         collection: folder or Hub name; not for a study.
         query: by default the lines of standard input.
         k: passages to show.
+        json: print one JSON object a query, with `query` and `passages` (id, score, title, text).
         embeddings: folder of the passages' embeddings, written if it is new.
         output_dir: folder for new embeddings and indices, which `condenser evaluate` shares.
     """
@@ -39,6 +40,7 @@ class SearchFields:
     collection: str | None = None
     query: str | None = None
     k: int = 5
+    json: bool = False
     embeddings: str | None = None
     output_dir: str = "runs/evaluation"
 
@@ -72,18 +74,32 @@ def run(line: CommandLine) -> None:
     )
     for query in [fields.query] if fields.query is not None else _ask():
         found = find(searcher, passages, query, depth=fields.k)
-        for rank, (score, passage) in enumerate(found, start=1):
-            title, text = (" ".join(passage[name].split()) for name in ("title", "text"))
-            print(f"{rank}. {passage['_id']}  ({score:.4g}){'  ' if title else ''}{title}")
-            print(f"   {text[:160]}")
-        if not found:
-            print("nothing found")
+        print(_as_json(query, found) if fields.json else _as_text(found), flush=True)
 
 
-def find(
-    searcher: Searcher, passages: Dataset, query: str, *, depth: int
-) -> list[tuple[float, dict[str, str]]]:
-    """Score and row (`_id`, `title`, `text`) of the best `depth` passages for one query."""
+Found = list[tuple[float, dict[str, str]]]
+"""Score and row (`_id`, `title`, `text`) of passages."""
+
+
+def _as_json(query: str, found: Found) -> str:
+    passages = [
+        {"id": row["_id"], "score": score, "title": row["title"], "text": row["text"]}
+        for score, row in found
+    ]
+    return json.dumps({"query": query, "passages": passages}, ensure_ascii=False)
+
+
+def _as_text(found: Found) -> str:
+    lines = []
+    for rank, (score, passage) in enumerate(found, start=1):
+        title, text = (" ".join(passage[name].split()) for name in ("title", "text"))
+        lines.append(f"{rank}. {passage['_id']}  ({score:.4g}){'  ' if title else ''}{title}")
+        lines.append(f"   {text[:160]}")
+    return "\n".join(lines) or "nothing found"
+
+
+def find(searcher: Searcher, passages: Dataset, query: str, *, depth: int) -> Found:
+    """Find the best `depth` passages for one query."""
     scores = searcher.search({"query": query}, depth=depth).get("query", {})
     rows = find_rows(passages, scores)
     return [(score, passages[rows[passage_id]]) for passage_id, score in scores.items()]

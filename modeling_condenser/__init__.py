@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .adaptation.adapt import adapt
     from .analysis.callback import ReadinessCallback
+    from .collection.collect import collect
     from .configuration_condenser import CondenserConfig
     from .encoding.retriever import Retriever
     from .evaluation.evaluate import evaluate
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _NAMES = {
     ".adaptation.adapt": "adapt",
     ".analysis.callback": "ReadinessCallback",
+    ".collection.collect": "collect",
     ".configuration_condenser": "CondenserConfig",
     ".encoding.retriever": "Retriever",
     ".evaluation.evaluate": "evaluate",

@@ -62,11 +62,30 @@ def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
         assert "bow_weight: 1.0" in (folder / "README.md").read_text()
 
 
+def test_the_page_about_own_documents_shows_what_collect_writes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("my-files").mkdir()
+    page = ROOT / "docs" / "collection.md"
+    for name, text in zip(("my-files/faq.csv", "pairs.csv"), code_blocks(page, "csv"), strict=True):
+        Path(name).write_text(text)
+    Path("my-files/refunds.md").write_text(code_blocks(page, "markdown")[0])
+    commands = commands_of(page)
+    assert [main(shlex.split(command)[1:]) for command in commands] == [0] * len(commands)
+    written = code_blocks(page, "jsonl") + code_blocks(page, "tsv")
+    for name, shown in zip(
+        ("corpus.jsonl", "queries.jsonl", "qrels/dev.tsv"), written, strict=True
+    ):
+        assert shown in Path("my-collection", name).read_text()
+    capsys.readouterr()
+    exec(compile(code_blocks(page, "python")[0], page.name, "exec"), {})
+    assert capsys.readouterr().out.split()[:2] == ["files", "2"]
+
+
 @pytest.mark.slow
 def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub):
     commands = list(dict.fromkeys(line for page in PAGES for line in commands_of(page)))
     verbs = {shlex.split(command)[1] for command in commands}
-    assert verbs == set(COMMANDS) - {"demo", "study", "collection", "space"}
+    assert verbs == set(COMMANDS) - {"demo", "study", "collect", "space"}
     for command in commands:
         words = shlex.split(command)
         assert main(words[1:]) == 0, (command, capsys.readouterr().err)

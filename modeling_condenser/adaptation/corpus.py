@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from datasets import Dataset
 
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.collection.passages import iterate_rows
+from modeling_condenser.collection.sentences import cut_at_sentences
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.pretraining.documents import load_documents
-from modeling_condenser.pretraining.sentences import sentence_starts
 from modeling_condenser.retrieval.bm25 import Bm25
 
 from .queries import make_queries
@@ -68,18 +67,8 @@ def cut_text(text: str, retriever: Retriever) -> Iterator[str]:
     n_beside = tokenizer.num_special_tokens_to_add() + len(prompt)
     room = max(retriever.contract.passage_max_length - n_beside, 1)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    tokens = np.array([start for start, _ in encoded["offset_mapping"]])  # their first characters
-    ends = np.searchsorted(tokens, [*sentence_starts(text)[1:], len(text)])  # of sentences
-    cuts, first, end_before = [0], 0, 0
-    for end in ends.tolist():
-        if end - first > room and end_before > first:
-            first = end_before
-            cuts.append(int(tokens[first]))
-        while end - first > room:
-            first += room
-            cuts.append(int(tokens[first]))
-        end_before = end
-    for start, stop in pairwise([*cuts, len(text)]):
+    tokens = [start for start, _ in encoded["offset_mapping"]]  # their first characters
+    for start, stop, _ in cut_at_sentences(text, tokens, room=room):
         if passage := text[start:stop].strip():
             yield passage
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from modeling_condenser.collection.sentences import sentence_starts
 from modeling_condenser.collection.text_files import read_rows
-from modeling_condenser.pretraining.sentences import sentence_starts
 
 _WORD = re.compile(r"\w\w+")
 _HEADING = re.compile(

@@ -15,13 +15,16 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from charset_normalizer import from_bytes, is_binary
+from charset_normalizer.utils import any_specified_encoding
 from datasets import Dataset, load_dataset
 from datasets.exceptions import DatasetsError
 
@@ -40,6 +43,18 @@ _LONGEST_ROW = 1 << 20  # characters of a row that spans lines
 _QUOTED = r'"(?:[^"]|"")*+"'
 _QUOTED_ROW = re.compile(rf"{_QUOTED}(\t{_QUOTED})+")
 _ROW = re.compile(rf'({_QUOTED}|[^"\t]*)(\t({_QUOTED}|[^"\t]*))*')
+# Among all encodings, Western European text is often mistaken for cp1250 and Big5 for Johab.
+_USUAL_ENCODINGS = (
+    "utf_8 utf_16 utf_16_le utf_16_be utf_32 cp1252 gb18030 big5 cp932 euc_jp euc_kr cp1251 koi8_r "
+    "cp1253 cp1254 cp1255 cp1256 cp874"
+).split()
+_TABLE_STYLES: tuple[dict[str, Any], ...] = (
+    {"strict": True},
+    {"strict": True, "skipinitialspace": True},
+    {"strict": True, "escapechar": "\\", "doublequote": False},
+    {"quoting": csv.QUOTE_NONE},
+    {},
+)
 _STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
 
 
@@ -76,16 +91,89 @@ def match_paths(name: str | Path) -> list[Path]:
 
 
 @contextmanager
-def _open_text(path: Path, newline: str = "\n") -> Iterator[IO[str]]:
+def _open(path: Path) -> Iterator[IO[bytes]]:
     try:
         with _OPENERS.get(path.suffix.lower(), lambda path: path.open("rb"))(path) as file:
-            yield io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
+            yield file
     except (UnicodeDecodeError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         if isinstance(error, OSError) and error.errno:  # the system's, such as a missing file
             raise
         raise ValueError(
             f"{path} cannot be read ({error}): expected UTF-8 text, or a complete compressed file."
         ) from error
+
+
+@contextmanager
+def _open_text(path: Path, newline: str = "\n") -> Iterator[IO[str]]:
+    with _open(path) as file:
+        yield io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
+
+
+def decode_file(path: Path, encoding: str | None = None) -> tuple[str, str]:
+    """Read a text of any encoding: its text, with line feeds, and the name of the encoding.
+
+    It is UTF-8, or `encoding`, or what the text states (HTML, XML), or what charset-normalizer
+    finds. A ValueError is raised if there is no such encoding.
+    """
+    with _open(path) as file:
+        data = file.read()
+    for name in filter(None, ("utf-8-sig", encoding or any_specified_encoding(data))):
+        with suppress(UnicodeDecodeError):
+            if "\0" not in (text := data.decode(name)):
+                return _with_line_feeds(text), name.removesuffix("-sig")
+    found = None
+    if not is_binary(data):
+        found = from_bytes(data, cp_isolation=_USUAL_ENCODINGS).best() or from_bytes(data).best()
+    if found is None:
+        raise ValueError(f"{path} is not text of a known encoding.")
+    return _with_line_feeds(str(found)), found.encoding
+
+
+def _with_line_feeds(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def parse_table(text: str) -> tuple[list[dict[str, str]], int]:
+    """Parse a table with a header, whichever of , ; | or tab separates it, however it is quoted.
+
+    Args:
+        text: of the table, with line feeds.
+
+    Returns:
+        The rows, of which short ones lack the last columns; and the number of those left out,
+        because they have more fields than the header.
+    """
+    csv.field_size_limit(2**31 - 1)
+    delimiter = max(",;\t|", key=text.lstrip("\n").partition("\n")[0].count)
+    readings = []
+    for style in _TABLE_STYLES:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, **style)
+        try:
+            rows = [row for row in reader if any(row)]
+        except csv.Error:
+            continue
+        n_ragged = sum(len(row) != len(rows[0]) for row in rows)
+        readings.append((n_ragged, rows))
+        if not n_ragged:
+            break
+    _, rows = min(readings, key=itemgetter(0))
+    columns, rows = (rows[0], rows[1:]) if rows else ([], [])
+    fitting = [dict(zip(columns, row, strict=False)) for row in rows if len(row) <= len(columns)]
+    return fitting, len(rows) - len(fitting)
+
+
+def read_any_rows(
+    file: Path, encoding: str | None = None
+) -> tuple[Iterable[dict[str, Any]], int, str]:
+    """Read a table with a header whoever wrote it, or JSON or parquet as `read_rows` does.
+
+    Returns:
+        The rows, the number of rows that were left out (`parse_table`), and the encoding.
+    """
+    if Path(plain_name(file)).suffix.lower() not in (".csv", ".tsv"):
+        return read_rows(file), 0, "utf-8"
+    text, found = decode_file(file, encoding)
+    return *parse_table(text), found
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:

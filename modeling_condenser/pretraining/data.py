@@ -33,10 +33,10 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.collection.chunks import CHUNK_CHARACTERS, in_chunks, rows_a_read
+from modeling_condenser.collection.sentences import sentence_starts
 
 from .collator import text_room
 from .counter_random import EpochKeys, random_keys, uniforms
-from .sentences import sentence_starts
 
 _CHUNK = 256  # documents that are tokenized together, if they are short
 _FINGERPRINTED = 4096  # blocks in a step of the fingerprint, which depends on it

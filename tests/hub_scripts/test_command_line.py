@@ -192,7 +192,11 @@ def test_an_error_is_one_line_and_status_2(words, message, capsys, tmp_path, mon
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "shown"),
-    [(["--help"], "  export            "), (["search", "bm25", "c", "xylophone"], "nothing found")],
+    [
+        (["--help"], "  export            "),
+        (["--version"], "condenser 0."),
+        (["search", "bm25", "c", "xylophone"], "nothing found"),
+    ],
 )
 def test_help_and_bm25_start_without_torch(words, shown, tmp_path):
     (tmp_path / "c").mkdir()

@@ -111,6 +111,18 @@ def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeyp
         [passage_id, f"({score:.4g})"] for passage_id, score in run.items()
     ]
     assert Path("runs/evaluation/small/embeddings/bm25-thesis/bm25/bm25.json").is_file()
+    typed = f"{query}\nxylophone\n"
+    first, second = search("bm25", collection, "--json", "-k", 2, typed=typed)
+    default = Bm25(passages).search({"q": query}, depth=2)["q"]
+    rows = {row["_id"]: row for row in passages}
+    assert json.loads(first) == {
+        "query": query,
+        "passages": [
+            {"id": name, "score": score, "title": rows[name]["title"], "text": rows[name]["text"]}
+            for name, score in default.items()
+        ],
+    }
+    assert json.loads(second) == {"query": "xylophone", "passages": []}
     assert search("bm25", collection, query, "-k", "-1") == (
         "error: k is -1, expected at least 1.\n"
     )

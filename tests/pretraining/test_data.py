@@ -9,6 +9,7 @@ import pytest
 from datasets import Dataset, load_from_disk
 
 from modeling_condenser.collection import chunks
+from modeling_condenser.collection.sentences import sentence_starts
 from modeling_condenser.pretraining import data
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.pretraining.data import (
@@ -19,7 +20,6 @@ from modeling_condenser.pretraining.data import (
     draw_spans,
     fingerprint_blocks,
 )
-from modeling_condenser.pretraining.sentences import sentence_starts
 
 ROOM = 60  # tokens of text in a block
 

@@ -5,9 +5,11 @@ Full stops, question and exclamation marks of European scripts are judged by Pun
 those of Chinese, Hindi and Arabic, end a sentence without a blank after them.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from functools import cache
 
+import numpy as np
 import regex  # type: ignore[import-untyped]
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
@@ -91,3 +93,35 @@ def _unwrapped(text: str, first: int, end: int, breaks: list[regex.Match]) -> It
     for start, full in zip(starts, is_full, strict=True):
         if not (full and is_wrapped):
             yield start
+
+
+def cut_at_sentences(
+    text: str, tokens: Sequence[int] | np.ndarray, *, room: int, overlap: int = 0
+) -> Iterator[tuple[int, int, bool]]:
+    """Cut a text into parts of whole sentences; a sentence that is too long is cut, too.
+
+    Args:
+        text: of any length.
+        tokens: character offsets at which its tokens begin.
+        room: the most tokens of a part.
+        overlap: the most tokens of whole sentences that a part repeats of the part before.
+
+    Yields:
+        Where a part begins and ends, in characters, and whether it ends with a sentence.
+    """
+    if 0 < len(tokens) <= room:
+        yield 0, len(text), True
+        return
+    offsets = [0, *tokens[1:], len(text)]
+    starts = np.searchsorted(tokens, [*sentence_starts(text)[1:], len(text)])
+    bounds = [0, *starts.tolist()]  # of sentences, in tokens
+    first = stop = 0
+    while stop < len(tokens):
+        last = bounds[bisect_right(bounds, first + room) - 1]
+        if last <= stop and first < stop:  # the next sentence fits only without the overlap
+            first = stop
+            continue
+        is_whole = last > stop
+        stop = last if is_whole else first + room
+        yield offsets[first], offsets[stop], is_whole
+        first = min(bounds[bisect_left(bounds, stop - overlap)], stop)

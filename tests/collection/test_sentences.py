@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from modeling_condenser.pretraining.sentences import sentence_starts
+from modeling_condenser.collection.sentences import sentence_starts
 
 
 def sentences_of(text: str) -> list[str]:

@@ -1,0 +1,327 @@
+"""A folder of messy files becomes a collection: what is read, cut, left out, and judged."""
+
+import json
+import logging
+import random
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from transformers import AutoTokenizer
+
+from modeling_condenser.collection.collect import collect
+from modeling_condenser.collection.load import load_collection, load_passages
+from modeling_condenser.collection.sections import parse_html, parse_markdown
+from modeling_condenser.collection.text_files import parse_table
+from modeling_condenser.pretraining.documents import load_documents
+
+CHINESE = "企鹅生活在南极。它们吃磷虾。"
+GERMAN = "Grüße aus Köln. Die Straße ist größer."
+FRENCH = "L'élève a été reçu à l'école où sa sœur étudie."
+PAGE = """<html><head><title>Shop</title><style>p {}</style></head><body><nav>Home</nav>
+<h1>Refunds</h1><p>Any item can be <b>re</b>turned.<h2>Cards</h2><div>Money goes back
+to the card.</div><table><tr><td>fee</td><td>none</td></tr></table><footer>2024</footer></body>"""
+MARKDOWN = (
+    "# Setup\n\nInstall *it* [here](https://a.b).\n\n## Linux\n\nUse `apt`.\n\n## Old\n\nGone.\n"
+)
+PDF = b"""%PDF-1.4
+1 0 obj <</Type /Catalog /Pages 2 0 R>> endobj
+2 0 obj <</Type /Pages /Kids [3 0 R] /Count 1>> endobj
+3 0 obj <</Type /Page /Parent 2 0 R /MediaBox [0 0 300 300] /Contents 4 0 R
+/Resources <</Font <</F <</Type /Font /Subtype /Type1 /BaseFont /Helvetica>>>>>>>> endobj
+4 0 obj <</Length 43>> stream
+BT /F 12 Tf 20 200 Td (Paid in Oslo.) Tj ET
+endstream endobj
+trailer <</Root 1 0 R>>
+startxref
+0
+%%EOF
+"""
+CSV = """id;title;text
+7;No;"He said ""no"", twice; really"
+8;Two lines;"first
+second"
+9;too;many;fields
+10;Blank;
+11;Chinese;企鹅
+"""
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def messy(tmp_path):
+    """A folder of files in several formats and encodings, some of which cannot be read."""
+    folder = tmp_path / "my files"
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / ".git" / "hidden.txt").write_text("hidden")
+    (folder / "de.txt").write_bytes(GERMAN.encode("cp1252"))
+    (folder / "fr.txt").write_bytes(f"{FRENCH}\r\nFin.".encode("cp1252"))
+    (folder / "deep" / "zh one.txt").write_bytes(CHINESE.encode("gb18030"))
+    (folder / "deep" / "er" / "utf16.txt").write_text("Sixteen bits.", encoding="utf-16")
+    (folder / "deep" / "page.html").write_text(PAGE)
+    (folder / "setup.md").write_text(MARKDOWN)
+    (folder / "deep" / "copy.md").write_text(MARKDOWN)
+    (folder / "faq.csv").write_text(CSV)
+    (folder / "more.jsonl").write_text('{"text": "A line."}\n{"text": null}\n{"text": 5}\nbroken\n')
+    (folder / "other.csv").write_text("question,answer\na,b\n")
+    pd.DataFrame({"content": ["From parquet."], "id": ["x 1"]}).to_parquet(folder / "p.parquet")
+    (folder / "empty.txt").touch()
+    (folder / "binary.txt").write_bytes(bytes(range(256)) * 9)
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    (folder / "deep" / "long.txt").write_text(
+        " ".join(f"Sentence {i} is here." for i in range(3000))
+    )
+    return folder
+
+
+def test_a_messy_folder_is_read_and_all_that_is_left_out_is_named(messy, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        done = collect([str(messy)], str(tmp_path / "out"), max_tokens=64)
+    rows = rows_of(tmp_path / "out")
+    texts = {row["_id"]: (row["title"], row["text"], row["headings"]) for row in rows}
+    long = {name: texts.pop(name) for name in list(texts) if "long.txt" in name}
+    assert texts == {
+        "my_files/de.txt#1": ("de", GERMAN, ""),
+        "my_files/deep/er/utf16.txt#1": ("utf16", "Sixteen bits.", ""),
+        "my_files/deep/page.html#1": ("Refunds", "Any item can be returned.", ""),
+        "my_files/deep/page.html#2": (
+            "Refunds > Cards",
+            "Money goes back to the card.\n\nfee none",
+            "Cards",
+        ),
+        "my_files/deep/zh_one.txt#1": ("zh one", CHINESE, ""),
+        "my_files/faq.csv#7": ("No", 'He said "no", twice; really', ""),
+        "my_files/faq.csv#8": ("Two lines", "first\nsecond", ""),
+        "my_files/faq.csv#11": ("Chinese", "企鹅", ""),
+        "my_files/fr.txt#1": ("fr", f"{FRENCH}\nFin.", ""),
+        "my_files/more.jsonl#1": ("", "A line.", ""),
+        "my_files/more.jsonl#3": ("", "5", ""),
+        "my_files/p.parquet#x_1": ("", "From parquet.", ""),
+        "my_files/deep/copy.md#1": ("Setup", "Install it here.", ""),
+        "my_files/deep/copy.md#2": ("Setup > Linux", "Use apt.", "Linux"),
+        "my_files/deep/copy.md#3": ("Setup > Old", "Gone.", "Old"),
+    }
+    assert {row["file"] for row in rows} >= {"my files/deep/zh one.txt", "my files/faq.csv"}
+    # All of the long text is there, in whole sentences that fill passages of 63 words and a title.
+    assert " ".join(text for _, text, _ in long.values()) == (messy / "deep/long.txt").read_text()
+    assert all(text.endswith("here.") for _, text, _ in long.values())
+    assert {len(text.split()) for _, text, _ in list(long.values())[:-1]} == {60}
+    assert done.unread.keys() == {
+        *("my files/empty.txt", "my files/binary.txt", "my files/picture.png"),
+        *("my files/other.csv", "my files/more.jsonl"),  # which is read up to the broken line
+    }
+    assert done.left_out["passages"] == {"copies of another passage": 3}
+    assert done.left_out["documents"] == {"no text": 3, "rows with more fields than columns": 1}
+    assert done.notes["files"] == {"cp1252": 2, "gb18030": 1, "utf_16": 1}
+    warned = "\n".join(caplog.messages)
+    assert "other.csv cannot be read: there is no column text or content or body, only" in warned
+    assert "more.jsonl:4: 'broken' is not JSON" in warned
+    assert "4 of 15 files were left out: not readable (3), of another kind (.png) (1)" in warned
+    printed = " ".join(str(done).split())
+    assert "files 11 cp1252 2, utf_16 1, gb18030 1 left out 3 not readable" in printed
+    # What it wrote is a collection and a corpus.
+    assert load_passages(tmp_path / "out")["_id"][:2] == [row["_id"] for row in rows[:2]]
+    assert len(load_documents(str(tmp_path / "out"))) == len(rows)
+    # A second call replaces the first, and reads neither its output nor the labels.
+    again = collect([str(messy)], str(tmp_path / "out"), max_tokens=64)
+    assert again.counts == done.counts and rows_of(tmp_path / "out") == rows
+
+
+LABELS = [
+    ("Where do penguins live?", "企鹅生活在南极", "", ""),
+    ("What is gone?", "gone.", "", ""),  # of the copy, too
+    ("Who pays?", "Money goes back\nto the **card**. Fee", "", ""),
+    ("How do I install it?", "", r".\setup.md", ""),  # as Windows writes it
+    ("Who said no?", "", "", "7"),
+    ("Who SAID no?", "", "", "my_files/faq.csv#8"),
+    ("Which sentence?", "Sentence 14 is here. Sentence 15 is here.", "", ""),  # of two passages
+    ("Which row?", "Row", "", ""),  # of 200
+    ("Which copy?", "", "copy.md", ""),  # of two that are different
+    ("Nothing?", "There is no such text.", "", ""),
+    ("", "Gone.", "", ""),
+]
+
+
+def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(messy, tmp_path):
+    columns = ["Question", "passage", "file", "id"]
+    rng = random.Random(0)
+    many = [
+        (f"Sentence {i}?", f"sentence {i} IS here", "", "") for i in rng.sample(range(3000), 50)
+    ]
+    many += [(f"Row {i}?", f"Row {i}.", "", "") for i in range(200)]
+    rows = [{"id": f"r{i}", "text": f"Row {i}."} for i in range(200)]
+    (messy / "deep" / "er" / "copy.md").write_text("Another.")
+    (messy / "deep" / "setup.md").write_text("Yet another, in another folder.")
+    (messy / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pd.DataFrame(LABELS + many, columns=columns).to_csv(messy / "pairs.csv", index=False)
+    done = collect([str(messy)], str(messy / "out"), labels=str(messy / "pairs.csv"), max_tokens=64)
+    why = {"no such passage": 2, "no question": 1, "the text is in more than 5 documents": 1}
+    assert done.left_out["labels"] == why
+    loaded = {
+        split: load_collection(messy / "out", split=split) for split in ("train", "dev", "test")
+    }
+    judged = {
+        found.queries[query]: set(passages)
+        for found in loaded.values()
+        for query, passages in found.qrels.items()
+    }
+    names = ("deep/copy.md#1", "deep/copy.md#2", "deep/copy.md#3")
+    expected = {
+        "Where do penguins live?": ["deep/zh_one.txt#1"],
+        "What is gone?": ["deep/copy.md#3"],
+        "Who pays?": ["deep/page.html#2"],
+        "How do I install it?": names,
+        "Who said no?": ["faq.csv#7", "faq.csv#8"],
+        "Which sentence?": ["deep/long.txt#1", "deep/long.txt#2"],
+        "Row 17?": ["rows.jsonl#r17"],
+    }
+    for question, passages in expected.items():
+        assert judged[question] == {f"my_files/{name}" for name in passages}, question
+    assert len(judged) == 256
+    assert done.notes["labels"] == {name: len(found.queries) for name, found in loaded.items()}
+    assert all(len(found.queries) > 20 for found in loaded.values())
+    splits = [
+        {row.rpartition("#")[0] if "rows.jsonl" not in row else row for row in ids}
+        for found in loaded.values()
+        for ids in [{p for passages in found.qrels.values() for p in passages}]
+    ]
+    assert not (splits[0] & splits[1] or splits[0] & splits[2] or splits[1] & splits[2])
+    with pytest.raises(ValueError, match="out has queries, which would be lost: give --labels"):
+        collect([str(messy)], str(messy / "out"))
+
+
+def test_labels_that_fit_nothing_are_refused_and_nothing_is_written(messy, tmp_path):
+    labels = tmp_path / "pairs.csv"
+    for content, message in (
+        ("question,answer\na,b\n", "no column passage or text or file or passage_id or id"),
+        ("question,file\na,b.md\n", r"no label has a passage .*'no such passage': 1"),
+    ):
+        labels.write_text(content)
+        with pytest.raises(ValueError, match=message):
+            collect([str(messy / "setup.md")], str(tmp_path / "out"), labels=str(labels))
+        assert not (tmp_path / "out").exists()
+
+
+def test_passages_fit_a_model_with_their_title_and_may_overlap(bert_folder, tmp_path, texts):
+    text = f"{' '.join(texts[:20])} {'/'.join(texts[20:25])}"  # the last sentences are long
+    (tmp_path / "a.md").write_text(f"# Poets and museums of Oslo\n\n{text}")
+    done = collect(
+        [str(tmp_path / "a.md")], str(tmp_path / "out"), model=str(bert_folder), max_tokens=48
+    )
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    rows = rows_of(tmp_path / "out")
+    lengths = [len(tokenizer(f"{row['title']} {row['text']}")["input_ids"]) for row in rows]
+    assert max(lengths) <= 48
+    assert "".join("".join(row["text"] for row in rows).split()) == "".join(text.split())
+    assert done.notes["passages"]["cut within a sentence"] > 0
+    (tmp_path / "b.txt").write_text(" ".join(f"This is number {i}." for i in range(40)))
+    collect([str(tmp_path / "b.txt")], str(tmp_path / "out"), max_tokens=17, overlap=5)
+    first, second, *_ = [row["text"] for row in rows_of(tmp_path / "out")]
+    assert first == " ".join(f"This is number {i}." for i in range(4))
+    assert second == " ".join(f"This is number {i}." for i in range(3, 7))
+
+
+def test_a_title_that_is_as_long_as_a_passage_leaves_half_of_it_to_the_text(tmp_path):
+    (tmp_path / "a.md").write_text(f"# {'very ' * 30}long\n\n{'word ' * 30}")
+    collect([str(tmp_path / "a.md")], str(tmp_path / "out"), max_tokens=20)
+    sizes = [
+        (len(row["title"].split()), len(row["text"].split())) for row in rows_of(tmp_path / "out")
+    ]
+    assert sizes == [(10, 10)] * 1  # the other two are copies
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"overlap": 30, "max_tokens": 20},
+            "max_tokens is 20 and overlap is 30: expected at least",
+        ),
+        ({"encoding": "cp9999"}, "encoding is 'cp9999', expected a name such as cp1252"),
+        ({"labels": "none.csv"}, "There is no file none.csv"),
+        ({"folders": ["none"]}, "There is no file or folder none"),
+        ({"out": "full"}, "full is not empty and was not written by `collect`. The last word"),
+        ({"folders": ["pictures"]}, "There are no documents in pictures:\nfiles +0\n  left out +1"),
+        ({"folders": ["a/docs", "b/docs"]}, "would have the same name"),
+    ],
+)
+def test_a_mistake_is_explained(settings, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("full/a.txt", "a/docs/a.txt", "b/docs/a.txt", "pictures/a.png"):
+        Path(name).parent.mkdir(parents=True)
+        Path(name).write_text("text")
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        collect(**{"folders": ["a"], "out": "out", **settings})
+    assert not Path("out").exists()
+    assert Path("full/a.txt").read_text() == "text"
+
+
+def test_a_stated_encoding_and_column_are_used(tmp_path):
+    (tmp_path / "pl.csv").write_bytes("tekst,title\nProszę o zwrot,Książka\n".encode("cp1250"))
+    collect(tmp_path / "pl.csv", tmp_path / "out", encoding="cp1250", text_column=["tekst"])
+    [row] = rows_of(tmp_path / "out")
+    assert (row["title"], row["text"]) == ("Książka", "Proszę o zwrot")
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ('a,b\n"x, y",z\n', ("x, y", "z")),
+        ('a, b\n"x", "y, z"\n', ("x", "y, z")),  # blanks before quotes
+        ('a\tb\n3" long\t"quoted"\n', ('3" long', "quoted")),
+        ('a;b\n"say \\"hi; you\\"";z\n', ('say "hi; you"', "z")),  # escaped as in MySQL
+        ('a,b\nx,"open\ny,z\n', ("x", '"open')),  # a mark that nothing closes
+        ("a|b\nx\n", ("x",)),
+    ],
+)
+def test_the_delimiter_and_the_quoting_of_a_table_are_found(text, row):
+    rows, n_ragged = parse_table(text)
+    assert tuple(rows[0].values()) == row and n_ragged == 0
+
+
+def test_documents_are_divided_at_headings_and_say_which_are_above():
+    document = parse_markdown(
+        '---\ntitle: "Guide"\n---\n# One\n\na\n\n### Deep\n\nb\n\n## Up\n\n'
+        "- c\n- d\n\n# Two\n\n```\ne\n```\n"
+    )
+    assert document.title == "Guide"
+    assert document.sections == [
+        (("One",), "a"),
+        (("One", "Deep"), "b"),
+        (("One", "Up"), "c\nd"),
+        (("Two",), "e"),
+    ]
+    unclosed = "<div><nav>menu</div>text<h2>A heading without an end<p>" + "word " * 50
+    assert [text[:20] for _, text in parse_html(unclosed).sections] == ["text\n\nA heading with"]
+
+
+def test_word_and_pdf_files_need_an_extra_which_is_named(tmp_path, monkeypatch, caplog):
+    (tmp_path / "in").mkdir()
+    document = (
+        '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>'
+        '<w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>Terms</w:t></w:r></w:p>'
+        "<w:p><w:r><w:t>Pay within a week.</w:t></w:r></w:p></w:body></w:document>"
+    )
+    with zipfile.ZipFile(tmp_path / "in" / "a.docx", "w") as file:
+        file.writestr("word/document.xml", document)
+    (tmp_path / "in" / "a.txt").write_text("Text.")
+    (tmp_path / "in" / "b.pdf").write_bytes(PDF)
+    (tmp_path / "in" / "damaged.pdf").write_bytes(b"%PDF-1.4 and no more")
+    with monkeypatch.context() as patch:
+        patch.setitem(__import__("sys").modules, "mammoth", None)
+        done = collect(tmp_path / "in", tmp_path / "out")
+    assert ".docx needs mammoth: pip install" in done.unread["in/a.docx"]
+    pytest.importorskip("mammoth")
+    pytest.importorskip("pypdf")
+    done = collect(tmp_path / "in", tmp_path / "out")
+    assert [(row["title"], row["text"]) for row in rows_of(tmp_path / "out")] == [
+        ("Terms", "Pay within a week."),
+        ("a", "Text."),
+        ("b", "Paid in Oslo."),
+    ]
+    assert "damaged.pdf is not a readable PDF" in done.unread["in/damaged.pdf"]
