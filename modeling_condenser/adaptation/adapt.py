@@ -2,9 +2,8 @@
 
 1. Encode the passages, and make queries of them (`queries.py`).
 2. Learn where the vectors should move (`vector_map.py`).
-3. Judge the map on queries that it was not trained on. If it is not better, the start is written.
-4. Train the last layers of the encoder to put the vectors there (`encoder_training.py`).
-5. Encode again, and judge the encoder itself.
+3. Judge the map on queries that it was not trained on.
+4. Write the start with the map as a module, or, if it is not better, the start as it is.
 
 Without judged dev queries, each kind of query is judged by a map that was trained on the other
 kinds: queries of a kind that was trained on become better even where those of users become worse.
@@ -28,7 +27,7 @@ from transformers import AutoConfig
 
 from modeling_condenser.collection.collection import Qrels, fingerprint_passages
 from modeling_condenser.collection.load import load_collection, load_dev
-from modeling_condenser.collection.passages import find_rows, titles_and_texts
+from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
@@ -55,14 +54,12 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import write_json
 
 from .corpus import look_at, read_passages
-from .encoder_training import train_encoder
 from .queries import FILE, Query, make_queries, read_queries
 from .recipe import AdaptationRecipe, MapSettings
 from .vector_map import Teacher, TrainingQueries, apply_map, fit_maps, select_queries
 
 logger = logging.getLogger(__name__)
 
-ADAPTED_FOLDER = "adapted"
 VERDICT_FILE = "verdict.json"
 _DEPTH, _DEV = 100, "dev"
 _JUDGED = 300  # made queries of each kind that the verdict is about
@@ -188,7 +185,7 @@ class _Adapter:
             self.dev = load_dev(recipe.corpus, judged="test")
 
     def run(self, identity: RunIdentity) -> Adaptation:
-        vectors = self.encode(self.start, "start")
+        vectors = self.encode()
         found = self.start.encode_queries([query.text for query in self.queries])
         teacher = Teacher(Bm25(self.passages), vectors, self.settings.bm25_weight)
         self.training = select_queries(self.queries, found, teacher)
@@ -197,28 +194,20 @@ class _Adapter:
         matrix, before, after = self.choose_map(vectors, fit)
         verdict = self.verdict(after, before)
         is_adapted = verdict.outcome == "better" or self.recipe.keep_adapted
-        adapted = self.out / ADAPTED_FOLDER
-        if is_adapted:
-            logger.info("Of the map: %s.", verdict)
-            if not adapted.is_dir():
-                trained = self.train(matrix, vectors)
-                with whole_folder(adapted) as folder:
-                    self.write_adapted(folder, trained, verdict)
-            retriever = Retriever(adapted, dtype=self.recipe.dtype)
-            verdict = self.judge_encoder(retriever, matrix, vectors, before, after)
-            is_adapted = verdict.outcome == "better" or self.recipe.keep_adapted
         with whole_folder(self.out / MODEL_FOLDER) as folder:
-            source = adapted if is_adapted else self.start.folder
-            shutil.copytree(source, folder, dirs_exist_ok=True)
+            if is_adapted:
+                self.write_adapted(folder, matrix, verdict)
+            else:
+                shutil.copytree(self.start.folder, folder, dirs_exist_ok=True)
         facts = {"verdict": verdict.to_dict(), "is_adapted": is_adapted}
         record_run(self.out, {**identity.fingerprints, **facts, "seed": self.recipe.seed})
         write_json(self.out / VERDICT_FILE, facts)
         return Adaptation(self.out / MODEL_FOLDER, verdict, is_adapted)
 
-    def encode(self, retriever: Retriever, name: str) -> np.ndarray:
-        """Encode the passages, (N, D)."""
-        folder = self.out / EMBEDDINGS_FOLDER / name
-        return np.concatenate([*encode_collection(retriever, self.passages, folder).blocks()])
+    def encode(self) -> np.ndarray:
+        """The start's vectors of the passages, (N, D)."""
+        folder = self.out / EMBEDDINGS_FOLDER
+        return np.concatenate([*encode_collection(self.start, self.passages, folder).blocks()])
 
     def measure(self, passages: np.ndarray, queries: np.ndarray, judged: Judged) -> Values:
         """The figure of each judged query, from vectors (N, D) and (Q, D)."""
@@ -240,39 +229,21 @@ class _Adapter:
             margin=MARGIN if self.dev is None else 0.0,
         )
 
-    def train(self, matrix: np.ndarray, vectors: np.ndarray) -> Retriever:
-        """Train an encoder to put queries and passages where the map moves those of the start."""
-        random, contract = np.random.default_rng(self.recipe.seed), self.start.contract
-        n = self.recipe.train_steps * self.recipe.train_batch_size
-        rows = random.choice(len(self.passages), n, replace=len(self.passages) < n)
-        chosen = random.choice(
-            len(self.training.queries), n, replace=len(self.training.queries) < n
-        )
-        texts = [contract.passage(*own) for own in titles_and_texts(self.passages, rows)]
-        queries = [contract.query(self.training.queries[i].text) for i in chosen]
-        trained = open_encoder(self.recipe.model, {})  # in float32
-        train_encoder(
-            trained,
-            (queries, apply_map(self.training.vectors[chosen], matrix)),
-            (texts, apply_map(vectors[rows], matrix)),
-            self.recipe,
-        )
-        return trained
-
-    def write_adapted(self, folder: Path, trained: Retriever, verdict: Verdict) -> None:
-        """Write the repository of the trained encoder."""
+    def write_adapted(self, folder: Path, matrix: np.ndarray, verdict: Verdict) -> None:
+        """Write the start's encoder, followed by the map."""
         run = {**describe_machine(), "objective": "adapt", "verdict": str(verdict)}
         settings = {**asdict(self.recipe), **asdict(self.settings)}
         recipe = publishable({"encoder": settings.pop("model"), **settings})
         stage = Stage(ADAPTATION, recipe, publishable(run))
-        transformer: Any = trained.model[0]
+        transformer: Any = self.start.model[0]
         precision = AutoConfig.from_pretrained(self.start.folder).dtype or torch.float32
         write_repository(
             folder,
             transformer.model.to(precision),
             transformer.tokenizer,
-            trained.contract,
+            self.start.contract,
             [*read_provenance(self.start.folder), stage],
+            matrix=torch.from_numpy(matrix),
         )
 
     def choose_map(
@@ -297,30 +268,6 @@ class _Adapter:
             best = 0
         logger.info("The scale of the map is %g.", self.settings.scales[best])
         return maps[best], before, after[best]
-
-    def judge_encoder(
-        self,
-        retriever: Retriever,
-        matrix: np.ndarray,
-        vectors: np.ndarray,
-        before: Values,
-        after: Values,
-    ) -> Verdict:
-        """Judge the trained encoder itself.
-
-        Without dev queries it was trained on all kinds: what it loses against the whole map is
-        taken off the figures `after`.
-        """
-        encoded, moved = self.encode(retriever, "adapted"), apply_map(vectors, matrix)
-        own = dict[str, float]()
-        for kind, judged in self.judged.items():
-            texts = retriever.encode_queries(judged.texts)
-            values = self.measure(encoded, texts, judged)
-            if kind != _DEV:
-                whole = self.measure(moved, apply_map(judged.vectors, matrix), judged)
-                values = {name: after[name] + values[name] - whole[name] for name in values}
-            own |= values
-        return self.verdict(own, before)
 
     @cached_property
     def judged(self) -> dict[str, Judged]:

@@ -53,10 +53,6 @@ class AdaptationRecipe:
         kinds: of queries to make from the passages: title, heading, sentence, span, keywords.
         n_queries: of each kind.
         keep_adapted: write the adapted model whatever the verdict is.
-        train_layers: how many of the encoder's last layers learn to put the vectors in place.
-        train_steps: of their training.
-        train_batch_size: passages in a step, and as many queries.
-        train_learning_rate: of their training.
         dtype: of the weights while encoding: "float32", or "bfloat16", which is faster on
             accelerators and some CPUs.
         seed: of queries, map and training.
@@ -70,15 +66,11 @@ class AdaptationRecipe:
     kinds: list[str] = field(default_factory=lambda: list(KINDS))
     n_queries: int = 2000
     keep_adapted: bool = False
-    train_layers: int = 2
-    train_steps: int = 60
-    train_batch_size: int = 24
-    train_learning_rate: float = 2e-4
     dtype: Dtype = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_least(self, n_queries=1, train_layers=1, train_steps=1, train_batch_size=1)
+        check_least(self, n_queries=1)
         if unknown := set(self.kinds) - set(KINDS):
             raise ValueError(
                 f"kinds names {', '.join(sorted(unknown))}, expected some of {', '.join(KINDS)}."

@@ -21,8 +21,8 @@ from typing import Any, get_args
 import torch
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
-from sentence_transformers.sentence_transformer.modules import Transformer
 from transformers import AutoModel
 
 from modeling_condenser import register_auto_classes
@@ -37,6 +37,7 @@ from modeling_condenser.model_files.contract import (
 )
 from modeling_condenser.model_files.model_folder import (
     CONFIG_FILE,
+    DENSE_FOLDER,
     MODULES_CONFIG_FILE,
     MODULES_FILE,
     find_model_folder,
@@ -166,8 +167,11 @@ def _open_plain(folder: Path, pooling: str | None, device: str | None) -> Senten
             module_output_name="token_embeddings",
             model_kwargs=_LOAD_FLOAT32,
         )
-    pooler = PoolingModule(transformer.get_embedding_dimension(), pooling_mode=pooling)
-    return SentenceTransformer(modules=[transformer, pooler], device=device)
+    modules: list[Any] = [transformer]
+    modules.append(PoolingModule(transformer.get_embedding_dimension(), pooling_mode=pooling))
+    if DENSE_FOLDER in module_paths(folder):
+        modules.append(Dense.load(str(folder), subfolder=DENSE_FOLDER))
+    return SentenceTransformer(modules=modules, device=device)
 
 
 def _open_modules(

@@ -13,6 +13,7 @@ from modeling_condenser.runs.run_folder import MODEL_FOLDER, last_whole_checkpoi
 
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
+DENSE_FOLDER = "2_Dense"  # of an adapted model: the map of its vectors
 MODULES_CONFIG_FILE = "config_sentence_transformers.json"
 STARTER = "starter"
 STARTER_TITLE = "starter of condenser"  # on cards

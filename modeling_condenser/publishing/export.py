@@ -9,17 +9,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import write_encoder
 from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.model_files.model_folder import (
+    DENSE_FOLDER,
+    MODULES_FILE,
     find_model_folder,
     is_checkpoint,
     quiet_loading,
+    read_json,
 )
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 from modeling_condenser.runs.run_folder import whole_folder
+from modeling_condenser.runs.whole_files import write_json
 
 from .card import CARD_FILE, write_card
 from .provenance import (
@@ -106,17 +111,36 @@ def write_repository(
     contract: EncodingContract,
     stages: Sequence[Stage],
     *,
+    matrix: torch.Tensor | None = None,
     with_card: bool = True,
 ) -> None:
     """Write the repository of an encoder that `stages` made into an empty folder.
 
-    The tokenizer is changed (`save_tokenizer`).
+    With a `matrix` (D, D), pooled vectors v become v @ matrix, by a module of sentence-transformers
+    before normalisation. The tokenizer is changed (`save_tokenizer`).
     """
     with quiet_loading():
         write_encoder(folder, encoder, tokenizer, asdict(contract))
+    if matrix is not None:
+        _add_dense(folder, matrix)
     _add_records(folder, stages)
     if with_card:
         write_card(folder)
+
+
+def _add_dense(folder: Path, matrix: torch.Tensor) -> None:
+    """Add a linear module between pooling and normalisation."""
+    from sentence_transformers.sentence_transformer.modules import Dense  # takes seconds
+
+    size = len(matrix)
+    dense = Dense(size, size, bias=False, activation_function=None, init_weight=matrix.T.clone())
+    (folder / DENSE_FOLDER).mkdir()
+    dense.save(str(folder / DENSE_FOLDER))
+    modules = read_json(folder / MODULES_FILE, [])
+    kind = f"{Dense.__module__}.{Dense.__name__}"
+    modules.insert(2, {"path": DENSE_FOLDER, "type": kind})
+    listed = [{**module, "idx": i, "name": str(i)} for i, module in enumerate(modules)]
+    write_json(folder / MODULES_FILE, listed)
 
 
 def _add_records(folder: Path, stages: Sequence[Stage]) -> None:
