@@ -9,9 +9,10 @@ package. Each is reduced to some queries of each split, their judged passages, a
 sample of others, so figures must not be compared with those of whole collections. squad has no dev
 queries: half of its test queries become dev queries, by a hash of their passage.
 
-A run that was interrupted continues. Arms: `untouched`, `adapt` (kept whatever its verdict is), and
-the objectives of `_OBJECTIVES`, each for the same number of tokens. Sizes are numbers of labels; 0,
-without fine-tuning, is always measured.
+A run that was interrupted continues. Arms: `untouched`; `adapt` (by its dev queries) and `adapt
+without dev queries`, kept whatever the verdict is; and the objectives of `_OBJECTIVES`, each for
+the same number of steps. Sizes are numbers of labels; 0, without fine-tuning, is always measured.
+With labels, `adapt` adapts what `untouched` became by fine-tuning.
 """
 
 import argparse
@@ -25,19 +26,25 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from modeling_condenser.adaptation.adapt import ADAPTED_FOLDER, VERDICT_FILE, adapt, read_adaptation
+import numpy as np
+
+from modeling_condenser.adaptation.adapt import VERDICT_FILE, adapt, read_adaptation
+from modeling_condenser.adaptation.vector_map import apply_map
 from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QUERIES_FILE
 from modeling_condenser.collection.load import load_collection
+from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.significance import compare, correct
-from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
+from modeling_condenser.evaluation.system_results import Evaluator, SystemResult
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.model_files.model_folder import read_json
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
+from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, search_exact_arrays
 from modeling_condenser.retrieval.fusion import choose_fusion
 from modeling_condenser.retrieval.runs import write_run
-from modeling_condenser.runs.run_folder import describe_machine
+from modeling_condenser.retrieval.systems import parse_system
+from modeling_condenser.runs.run_folder import MODEL_FOLDER, describe_machine
 from modeling_condenser.runs.whole_files import write_json
 
 NAMES = ("health", "docstrings", "medquad", "boolq", "squad")
@@ -51,7 +58,8 @@ _OBJECTIVES: dict[str, dict[str, Any]] = {
     "cocondenser": {"objective": "cocondenser", "similarity": "cosine", "temperature": 0.05},
     "tsdae": {"objective": "tsdae"},
 }
-ARMS = ("untouched", "adapt", *_OBJECTIVES)
+_ADAPT = ("adapt", "adapt without dev queries")
+ARMS = ("untouched", *_ADAPT, *_OBJECTIVES)
 
 
 def make_collections(data: Path, out: Path) -> None:
@@ -109,60 +117,69 @@ class Runs:
     def __init__(self, model: str, out: Path, name: str) -> None:
         self.model, self.out = model, out / name
         self.collection = str(out / "collections" / name)
-        self.dev = load_collection(self.collection, split="dev")
+        self.collections = {
+            split: load_collection(self.collection, split=split) for split in ("dev", "test")
+        }
         self.bm25 = {split: self.evaluate("bm25", "bm25", split) for split in ("test", "dev")}
 
     def evaluate(self, system: str, cell: str, split: str) -> SystemResult:
-        return evaluate_system(
-            system,
-            self.collection,
-            self.out / cell / split,
+        folder = self.out / cell
+        evaluator = Evaluator(
+            self.collections[split],
+            lambda _: (folder / split, folder),
             split=split,
             depth=DEPTH,
             measures=[MEASURE, "MRR@10"],
-            work_folder=self.out / cell,
         )
+        return evaluator.evaluate(parse_system(system))
 
     def run(self, arm: str, sizes: list[int], seeds: list[int]) -> None:
         """Measure an arm without labels and with each number of them."""
         encoder = self.make(arm)
         self.measure(encoder, f"{arm}/0")
         for size, seed in ((size, seed) for size in sizes for seed in seeds):
-            run = self.out / arm / f"{size}-{seed}" / "run"
-            settings = {
-                "encoder": encoder,
-                "collection": self.collection,
-                "train_size": size,
-                "subset_seed": seed,
-                "seed": seed,
-                "temperature": 0.05,
-                "query_max_length": 64,
-                "per_device_train_batch_size": 32,
-                "num_train_epochs": 5,
-                "learning_rate": 5e-5,
-                "warmup_steps": 0.1,
-                "output_dir": str(run),
-            }
-            self.measure(str(finetune(settings)), f"{arm}/{size}-{seed}")
+            cell = f"{size}-{seed}"
+            if arm in _ADAPT:
+                start = self.out / ARMS[0] / cell / "run" / MODEL_FOLDER
+                found = self.adapt(str(start), arm, self.out / arm / cell / "made")
+            else:
+                found = self.finetune(encoder, size, seed, self.out / arm / cell / "run")
+            self.measure(found, f"{arm}/{cell}")
+
+    def finetune(self, encoder: str, size: int, seed: int, out: Path) -> str:
+        settings = {
+            "encoder": encoder,
+            "collection": self.collection,
+            "train_size": size,
+            "subset_seed": seed,
+            "seed": seed,
+            "temperature": 0.05,
+            "query_max_length": 64,
+            "per_device_train_batch_size": 32,
+            "num_train_epochs": 5,
+            "learning_rate": 5e-5,
+            "warmup_steps": 0.1,
+            "output_dir": str(out),
+        }
+        return str(finetune(settings))
+
+    def adapt(self, model: str, arm: str, out: Path) -> str:
+        corpus = self.collection
+        if arm != _ADAPT[0]:
+            corpus = str(self.out / "passages")
+            if not Path(corpus).exists():
+                Path(corpus).mkdir()
+                shutil.copy(Path(self.collection) / CORPUS_FILE, corpus)
+        settings = {"model": model, "corpus": corpus, "output_dir": str(out), "keep_adapted": True}
+        return str(adapt(settings).model)
 
     def make(self, arm: str) -> str:
         """The folder of an arm's encoder."""
-        if arm == "untouched":
+        if arm == ARMS[0]:
             return self.model
-        out = self.out / arm / "made"
-        if arm == "adapt":
-            adapt(
-                {
-                    "model": self.model,
-                    "corpus": self.collection,
-                    "output_dir": str(out),
-                    "keep_adapted": True,
-                }
-            )
-            vectors = self.out / arm / "0" / EMBEDDINGS_FOLDER
-            if not vectors.exists():
-                shutil.copytree(out / EMBEDDINGS_FOLDER / "adapted", vectors)
-            return str(out / ADAPTED_FOLDER)
+        out = self.out / arm / "0" / "made"
+        if arm in _ADAPT:
+            return self.adapt(self.model, arm, out)
         encoder = self.out / arm / "encoder"
         if not encoder.is_dir():
             settings = {
@@ -179,13 +196,39 @@ class Runs:
             export_encoder(pretrain(settings), encoder)
         return str(encoder)
 
+    def search(self, encoder: str, cell: str, split: str) -> str:
+        """The run of an adapted model, whose passages are those of its start and the map."""
+        made = self.out / cell / "made"
+        if not (made / VERDICT_FILE).is_file():
+            return encoder
+        start = np.concatenate([*Embeddings.open(made / EMBEDDINGS_FOLDER).blocks()])
+        retriever = Retriever(encoder)
+        dense: Any = retriever.model[2]
+        matrix = dense.linear.weight.detach().numpy().T
+        collection = self.collections[split]
+        run = search_exact_arrays(
+            apply_map(start, matrix),
+            list(collection.passages["_id"]),
+            query_embeddings=retriever.encode_queries(list(collection.queries.values())),
+            query_ids=list(collection.queries),
+            depth=DEPTH,
+        )
+        file = self.out / cell / f"{split}.trec"
+        write_run(run, file, tag="adapted")
+        return str(file)
+
     def measure(self, encoder: str, cell: str) -> None:
         """Write the figures of an encoder, alone and fused with BM25, as the dev queries choose."""
         file = self.out / cell / "figures.json"
         if file.is_file():
             return
-        dev, test = (self.evaluate(encoder, cell, split) for split in ("dev", "test"))
-        fusion = choose_fusion(self.bm25["dev"].read_run(), dev.read_run(), self.dev.qrels)
+        dev, test = (
+            self.evaluate(self.search(encoder, cell, split), cell, split)
+            for split in ("dev", "test")
+        )
+        fusion = choose_fusion(
+            self.bm25["dev"].read_run(), dev.read_run(), self.collections["dev"].qrels
+        )
         fused = self.out / cell / "fused.trec"
         write_run(
             fusion.fuse(self.bm25["test"].read_run(), test.read_run(), depth=DEPTH),
