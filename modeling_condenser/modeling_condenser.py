@@ -205,6 +205,20 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         settle_pooler(self.condenser.encoder)
 
     @classmethod
+    def from_encoder(cls, name_or_path: str, **settings: Any) -> Any:
+        """Start from a plain encoder: `condenser_from_encoder`, or `masked_lm_from_encoder`.
+
+        It needs the package, which a checkpoint on the Hub does not.
+        """
+        try:
+            from modeling_condenser.pretraining import warm_start
+        except ImportError as error:
+            raise ImportError("from_encoder needs the package condenser: install it.") from error
+        if cls._has_head:
+            return warm_start.condenser_from_encoder(name_or_path, **settings)
+        return warm_start.masked_lm_from_encoder(name_or_path, **settings)
+
+    @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, new_head: bool = False, **kwargs: Any
     ) -> Any:

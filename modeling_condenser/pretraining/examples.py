@@ -7,6 +7,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from datasets import Dataset
@@ -179,6 +180,12 @@ def make_examples(
             blocks = drop_copies(blocks, "input_ids")
     facts = {"n_documents": len(rows), "n_blocks": len(blocks), **left_out}
     warn_of_unknown(tokenizer, found.n_unknown, found.lengths.sum())
+    share = np.minimum(found.lengths, 2 * builder.room).sum() / found.lengths.sum()
+    if objective == "cocondenser" and share < 0.99:
+        logger.warning(
+            "An epoch reads at most %.1f %% of the %d tokens: two spans of each document.",
+            *(100 * share, found.lengths.sum()),
+        )
     batches = None
     if (budget := arguments.tokens_per_batch) is not None and not for_evaluation:
         n_special = builder.max_length - builder.room

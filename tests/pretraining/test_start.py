@@ -19,6 +19,7 @@ from transformers import AutoTokenizer, BertForSequenceClassification, GPT2Confi
 from modeling_condenser import (
     CondenserConfig,
     CondenserForMaskedLM,
+    CondenserForPreTraining,
     condenser_from_encoder,
     masked_lm_from_encoder,
 )
@@ -204,7 +205,7 @@ def test_prompts_of_the_start_stand_before_what_is_trained(
 
 def test_readiness_encodes_a_checkpoint_as_its_export_does(bert_folder, tmp_path):
     start = save_published(tmp_path / "start", bert_folder, **KINDS["e5"])
-    model = condenser_from_encoder(str(start)).eval()
+    model = CondenserForPreTraining.from_encoder(str(start)).eval()
     retriever = Retriever(model.save_encoder(tmp_path / "out"))
     with exported(model, AutoTokenizer.from_pretrained(start), 64) as measured:
         for name in ("encode_queries", "encode_passages"):
