@@ -93,6 +93,12 @@ def finetune(line: "CommandLine") -> None:
 
     folder = train(settings)
     print(f"retriever: {folder}")
+    is_ranked = settings.get("objective", "contrastive") in ("contrastive", "margin_mse", "kl")
+    if settings.get("collection") and is_ranked:
+        from modeling_condenser.evaluation.verdict import judge_finetuned
+
+        if verdict := judge_finetuned(settings, folder):
+            print(f"on dev queries {verdict}")
     tested_on = settings.get("collection") or "COLLECTION"
     if settings.get("objective") == "mse_cosine":
         tested_on = "TEST_PAIRS.csv --task graded_pairs"

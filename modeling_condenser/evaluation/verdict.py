@@ -1,17 +1,27 @@
 """Whether a changed model is better than its start, as one word with its figures."""
 
-from dataclasses import asdict, dataclass
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.load import load_dev
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.finetuning.finetune import open_encoder
+from modeling_condenser.finetuning.recipe import FinetuningRecipe
+from modeling_condenser.publishing.card import write_card
+from modeling_condenser.publishing.provenance import read_provenance, write_provenance
 from modeling_condenser.retrieval.dense import search_exact_arrays
 
 from .measures import evaluate_run
 from .significance import ALPHA, Comparison, compare
+
+logger = logging.getLogger(__name__)
 
 MEASURE = "nDCG@10"
 _DEPTH = 100
@@ -91,3 +101,34 @@ def judge(start: Retriever, result: Retriever, dev: Collection, *, seed: int = 0
         measure=MEASURE,
         queries=f"{len(names)} dev queries and {len(passages):,} passages",
     )
+
+
+def judge_finetuned(settings: Mapping[str, Any], folder: Path) -> str | None:
+    """Judge a fine-tuned retriever on its collection's dev queries; the card keeps the verdict.
+
+    Args:
+        settings: of the fine-tuning.
+        folder: of the retriever.
+
+    Returns:
+        The verdict; None, with a warning, if the collection has no dev queries.
+    """
+    *stages, own = read_provenance(folder)
+    if "verdict" in own.run:
+        return str(own.run["verdict"])
+    collection = settings["collection"]
+    dev = load_dev(collection, judged="train")
+    if dev is None or not dev.qrels:
+        logger.warning(
+            "%s has no dev queries, so nobody knows whether the fine-tuning helped. Add a split "
+            "dev (qrels/dev.tsv), or compare start and result with `condenser evaluate`.",
+            collection,
+        )
+        return None
+    names = {field.name for field in fields(FinetuningRecipe)} & settings.keys()
+    recipe = FinetuningRecipe(**{name: settings[name] for name in names})
+    start = open_encoder(recipe.encoder, recipe.contract_changes)
+    verdict = str(judge(start, Retriever(folder), dev))
+    write_provenance(folder, [*stages, replace(own, run={**own.run, "verdict": verdict})])
+    write_card(folder)
+    return verdict
