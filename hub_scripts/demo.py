@@ -12,6 +12,7 @@ import transformers
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_rows
+from modeling_condenser.model_files.model_folder import STARTER
 from modeling_condenser.publishing.markdown import p_in_words
 from modeling_condenser.publishing.training_log import spread
 from modeling_condenser.retrieval.runs import read_run
@@ -29,6 +30,10 @@ def run(changes: dict[str, Any], *, command: str) -> None:
     transformers.utils.logging.disable_progress_bar()  # of opening and saving models
     datasets.disable_progress_bars()
     recipe = {} if "arms" in changes else read_recipe("study/demo")
+    encoder = changes.get("encoder", STARTER)
+    has_untouched = bool(recipe) and encoder != STARTER
+    if has_untouched:
+        recipe = with_untouched(recipe)
     settings = {"output_dir": "runs/demo", **recipe, **changes}
     results, out = run_study(settings, command=command), Path(settings["output_dir"])
     print(f"\n{results.tables()}\n")
@@ -43,6 +48,19 @@ def run(changes: dict[str, Any], *, command: str) -> None:
         f"Report with curves: {out}/results.md. Run files and model cards are beside it. Search:\n"
     )
     print(f'  condenser search {out} "how is asthma treated"')
+    if has_untouched:
+        print(f"\nWithout labels: condenser adapt {encoder} health --output_dir {out}-adapted")
+
+
+def with_untouched(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The demo for a published encoder: the untouched one is the control, and rates are its own."""
+    return {
+        **recipe,
+        "control": "untouched",
+        "arms": {"untouched": None, "recommended": recipe["arms"]["recommended"]},
+        "pretraining": {**recipe["pretraining"], "learning_rate": 3e-5},
+        "finetuning": {**recipe["finetuning"], "learning_rate": 5e-5},
+    }
 
 
 def gains(results: StudyResults) -> list[str]:

@@ -34,8 +34,8 @@ from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.finetuning.finetune import open_encoder
-from modeling_condenser.model_files.contract import CONTRACT_FILE
-from modeling_condenser.model_files.model_folder import MODULES_FILE, find_model_folder, read_json
+from modeling_condenser.model_files.contract import states_encoding
+from modeling_condenser.model_files.model_folder import find_model_folder, read_json
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import ADAPTATION, Stage, publishable, read_provenance
 from modeling_condenser.retrieval.bm25 import Bm25
@@ -127,8 +127,7 @@ def open_start(recipe: AdaptationRecipe) -> Retriever:
 
     Its vectors are normalised by `Retriever`.
     """
-    folder = find_model_folder(recipe.model)
-    if not any((folder / name).is_file() for name in (MODULES_FILE, CONTRACT_FILE)):
+    if not states_encoding(find_model_folder(recipe.model)):
         raise ValueError(
             f"{recipe.model} is a plain encoder, expected a model that was trained to retrieve (by "
             "sentence-transformers, or an export). Make one with `condenser pretrain` and "

@@ -12,12 +12,19 @@ from typing import Any, Literal
 
 from modeling_condenser.runs.recipe import fill
 
+from .model_folder import MODULES_FILE
+
 CONTRACT_FILE = "encoding_contract.json"  # also written by `encoder_parts.py`
 UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 
 Pooling = Literal["cls", "mean", "max"]
 Similarity = Literal["dot", "cosine", "euclidean"]
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' order
+
+
+def states_encoding(folder: Path) -> bool:
+    """Whether a model's files say how it makes vectors: an export, or sentence-transformers'."""
+    return any((folder / name).is_file() for name in (CONTRACT_FILE, MODULES_FILE))
 
 
 @dataclass(frozen=True)

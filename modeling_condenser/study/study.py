@@ -30,7 +30,8 @@ from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.evaluation.plots import plot_curves, plot_map
 from modeling_condenser.evaluation.system_results import Evaluator, SystemResult, report_on_card
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.model_files.model_folder import read_json
+from modeling_condenser.model_files.contract import states_encoding
+from modeling_condenser.model_files.model_folder import find_model_folder, read_json
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing import training_log
 from modeling_condenser.publishing.card import PLACEHOLDER
@@ -191,7 +192,9 @@ class _Study:
         """Pre-train and export an arm's encoder; an arm without settings is the start itself."""
         recipe, folder = self.recipe, self.out / arm
         if (changes := recipe.arms[arm]) is None:
-            return System(recipe.encoder, {"pooling": "cls", **recipe.stated_contract})
+            is_plain = not states_encoding(find_model_folder(recipe.encoder))
+            pooling = {"pooling": "cls"} if is_plain else {}
+            return System(recipe.encoder, {**pooling, **recipe.stated_contract})
         logger.info("Pre-training arm %s", arm)
         settings = {
             "corpus": str(need_file(self.folder, CORPUS_FILE)),

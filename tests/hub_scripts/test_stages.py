@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hub_scripts.demo import gains
+from hub_scripts.demo import gains, with_untouched
 from hub_scripts.main import main
 from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.runs.recipe import read_recipe
+from modeling_condenser.runs.recipe import fill, read_recipe
+from modeling_condenser.study.recipe import StudyRecipe
 from modeling_condenser.study.results import StudyResults
 
 
@@ -41,6 +42,13 @@ def test_the_demo_says_what_is_gained_and_which_differences_are_not_significant(
         "  Not significant: R@100 1.000 in place of 1.000 with 8 labels (p = 1.000).",
         "recommended against bm25: MRR@10 0.750 in place of 0.500 with 8 labels (p = 0.012).",
     ]
+
+
+def test_the_demo_of_a_published_encoder_has_the_untouched_one_as_its_control():
+    recipe = with_untouched(read_recipe("study/demo"))
+    (study,) = fill({**recipe, "encoder": "owner/model", "output_dir": "out"}, StudyRecipe)
+    assert (study.control, study.arms["untouched"]) == ("untouched", None)
+    assert study.finetuning["learning_rate"] == 5e-5  # that of starter is 1e-3
 
 
 @pytest.mark.slow
