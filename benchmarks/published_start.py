@@ -42,7 +42,7 @@ from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, search_exact_arrays
 from modeling_condenser.retrieval.fusion import choose_fusion
-from modeling_condenser.retrieval.runs import write_run
+from modeling_condenser.retrieval.runs import read_run, write_run
 from modeling_condenser.retrieval.systems import parse_system
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, describe_machine
 from modeling_condenser.runs.whole_files import write_json
@@ -227,11 +227,13 @@ class Runs:
             for split in ("dev", "test")
         )
         fusion = choose_fusion(
-            self.bm25["dev"].read_run(), dev.read_run(), self.collections["dev"].qrels
+            read_run(self.bm25["dev"].run_file),
+            read_run(dev.run_file),
+            self.collections["dev"].qrels,
         )
         fused = self.out / cell / "fused.trec"
         write_run(
-            fusion.fuse(self.bm25["test"].read_run(), test.read_run(), depth=DEPTH),
+            fusion.fuse(read_run(self.bm25["test"].run_file), read_run(test.run_file), depth=DEPTH),
             fused,
             tag="fused",
         )
