@@ -24,6 +24,8 @@ from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.encoder_parts import position_offset
 
 _TEXTS_A_CALL = 512  # limits memory: the tokenizer keeps offsets and strings of all tokens
+_CHARACTERS_A_TOKEN = 16  # that a text is cut to; three times as many as a token of English has
+_MARGIN = 256  # characters before a cut whose tokens may be others without it
 
 Tokens = Mapping[str, Sequence[np.ndarray]]
 """`input_ids` and optionally `token_type_ids` -> (tokens,) int32 of each text."""
@@ -41,17 +43,56 @@ def tokenize_texts(
     if token_type_ids:
         tokens["token_type_ids"] = []
     for chunk in in_chunks(texts, most=_TEXTS_A_CALL, text=str):
-        encoded = tokenizer(
-            chunk,
-            truncation=True,
-            max_length=max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=token_type_ids,
+        encoded = _tokenize_heads(
+            tokenizer, chunk, max_length=max_length, return_token_type_ids=token_type_ids
         )
         for name, column in tokens.items():
-            column += [np.array(ids, dtype=np.int32) for ids in encoded[name]]
+            column += [row[name] for row in encoded]
     return tokens
+
+
+def _tokenize_heads(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[str],
+    *,
+    max_length: int,
+    n_characters: int | None = None,
+    **options: Any,
+) -> list[dict[str, np.ndarray]]:
+    """The tokens of each text, of which only the first characters are read if these are enough."""
+    n_characters = n_characters or _CHARACTERS_A_TOKEN * max_length + _MARGIN
+    if tokenizer.truncation_side != "right" or not tokenizer.is_fast:
+        n_characters = max(map(len, texts))
+    encoded = tokenizer(
+        [text[:n_characters] for text in texts],
+        truncation=True,
+        max_length=max_length,
+        padding=False,
+        return_attention_mask=False,
+        **options,
+    )
+    rows = [
+        {name: np.array(column[i], dtype=np.int32) for name, column in encoded.items()}
+        for i in range(len(texts))
+    ]
+    is_cut = [len(text) > n_characters for text in texts]
+    again = [
+        i
+        for i in np.flatnonzero(is_cut)
+        if len(rows[i]["input_ids"]) < max_length
+        or max(end for _, end in encoded.encodings[i].offsets) > n_characters - _MARGIN
+    ]
+    if again:
+        longer = _tokenize_heads(
+            tokenizer,
+            [texts[i] for i in again],
+            max_length=max_length,
+            n_characters=8 * n_characters,
+            **options,
+        )
+        for i, row in zip(again, longer, strict=True):
+            rows[i] = row
+    return rows
 
 
 def make_batches(

@@ -63,6 +63,36 @@ def test_a_padded_batch_is_what_the_tokenizer_itself_would_pad(side, tokenizer, 
     assert batches.tokenize_texts(tokenizer, MIXED, max_length=30).keys() == {"input_ids"}
 
 
+@pytest.mark.parametrize("kind", ["BERT", "RoBERTa", "XLM-RoBERTa"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_of_a_long_text_no_more_is_tokenized_than_is_read(kind, side, texts, monkeypatch):
+    tokenizer = BACKBONES[kind].tokenizer(texts)
+    tokenizer.truncation_side = side
+    long = [
+        " ".join(texts[:20]),
+        "企鹅生活在南极它们吃磷虾和鱼" * 100,
+        "a" * 3000,
+        " " * 3000 + " ".join(texts[:20]),
+        ("x" * 90 + " ") * 30,
+        ("y" * 150 + " ") * 20,
+        " ".join(texts[:20])[:700],
+    ]
+    for max_length in (3, 16, 40):
+        expected = tokenizer(long, truncation=True, max_length=max_length)["input_ids"]
+        found = batches.tokenize_texts(tokenizer, long, max_length=max_length)["input_ids"]
+        assert [ids.tolist() for ids in found] == expected
+    seen: list[int] = []
+    tokenize = type(tokenizer).__call__
+
+    def note(self: Any, parts: list[str], **options: Any) -> Any:
+        seen.extend(map(len, parts))
+        return tokenize(self, parts, **options)
+
+    monkeypatch.setattr(type(tokenizer), "__call__", note)
+    batches.tokenize_texts(tokenizer, long[:1], max_length=16)
+    assert max(seen) == len(long[0]) if side == "left" else max(seen) < 1000 < len(long[0])
+
+
 def test_a_text_that_the_tokenizer_does_not_know_is_warned_of_once(bert_folder, caplog):
     retriever = Retriever(bert_folder, pooling="cls", device="cpu")
     retriever.encode_queries(["Why?", "The river left."])
