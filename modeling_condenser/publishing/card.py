@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData, RepoCard
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from jinja2 import Template
 
 from modeling_condenser.model_files.contract import CONTRACT_FILE, EncodingContract
@@ -150,15 +151,28 @@ def training_section(stages: Sequence[Stage]) -> str:
     )
 
 
+class _CardLoader(yaml.SafeLoader):
+    """Reads as text what YAML 1.1 would change: the language `no` (false), `012` (10), `1_0`."""
+
+    def resolve(self, kind: type, value: Any, implicit: Any) -> str:
+        tag = super().resolve(kind, value, implicit)
+        if kind is not yaml.ScalarNode or not implicit[0] or tag.endswith((":str", ":null")):
+            return tag
+        written = yaml.safe_dump(yaml.safe_load(value)).splitlines()[0]
+        return tag if written.lower() == value.lower() else self.DEFAULT_SCALAR_TAG
+
+
 def read_card(file: Path) -> tuple[dict[str, Any], str]:
     """A card's metadata and text, both empty without a card; a ValueError for broken metadata."""
     if not file.is_file():
         return {}, ""
     try:
-        card = RepoCard(file.read_text(encoding="utf-8-sig"))
-    except (ValueError, yaml.YAMLError) as error:
+        card = ModelCard(content := file.read_text(encoding="utf-8-sig"))
+        block = REGEX_YAML_BLOCK.search(content)
+        metadata = yaml.load(block[2], _CardLoader) if block else None
+    except Exception as error:  # YAML errors, and whatever else the metadata class raises
         raise ValueError(f"The metadata at the top of {file} cannot be read: {error}.") from error
-    return card.data.to_dict(), card.text
+    return {name: v for name, v in (metadata or {}).items() if v is not None}, card.text
 
 
 def _list_figures(results: Sequence[EvaluationResult]) -> list[EvalResult]:

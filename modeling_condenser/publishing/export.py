@@ -23,7 +23,12 @@ from modeling_condenser.model_files.model_folder import (
     read_json,
 )
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
-from modeling_condenser.runs.run_folder import whole_folder
+from modeling_condenser.runs.run_folder import (
+    RunIdentity,
+    fingerprints_of,
+    restore_folder,
+    whole_folder,
+)
 from modeling_condenser.runs.whole_files import write_json
 
 from .card import CARD_FILE, write_card
@@ -65,6 +70,7 @@ def export_encoder(
             " run folder of `condenser pretrain`, or use a plain encoder as it is."
         )
     stages = read_provenance(source)
+    restore_folder(out)
     _check_same_run(out, stages)
     with quiet_loading():
         loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
@@ -87,10 +93,18 @@ def _check_same_run(out: Path, stages: Sequence[Stage]) -> None:
     """Raise a ValueError unless a folder is new, empty or an export of the run of these stages."""
     if not (any(out.iterdir()) if out.is_dir() else out.exists()):
         return
-    made_by = [(stage.name, stage.recipe) for stage in stages]
-    found = [(stage.name, stage.recipe) for stage in read_provenance(out)]
-    if not (out / EVALUATION_SCRIPT).is_file() or not found or found != made_by:
+    found = read_provenance(out)
+    if not (out / EVALUATION_SCRIPT).is_file() or not found or len(found) != len(stages):
         raise ValueError(f"{out} is not empty and not an export of this run: name another folder.")
+    for earlier, stage in zip(found, stages, strict=True):
+        if changed := _identity(stage).differences(_identity(earlier)):
+            raise ValueError(
+                f"{out} is an export of another run ({', '.join(changed)}): name another folder."
+            )
+
+
+def _identity(stage: Stage) -> RunIdentity:
+    return RunIdentity({"stage": stage.name, **stage.recipe}, fingerprints_of(stage.run))
 
 
 def _refuse_other_files(out: Path, partial: Path) -> None:

@@ -229,16 +229,28 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """Write a folder atomically: yield a new folder, which replaces it if the block succeeds."""
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a folder.")
+    restore_folder(folder)
     partial = folder.with_name(f".{folder.name}.partial")
-    replaced = folder.with_name(f".{folder.name}.replaced")
-    for left in (partial, replaced):  # by a killed process
-        shutil.rmtree(left, ignore_errors=True)
+    shutil.rmtree(partial, ignore_errors=True)  # of a killed process
     partial.mkdir(parents=True)
     try:
         yield partial
         if folder.exists():
-            folder.replace(replaced)
+            folder.replace(_replaced(folder))
         partial.replace(folder)
     finally:
+        restore_folder(folder)
         shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def restore_folder(folder: Path) -> None:
+    """Put back a folder that `whole_folder` had moved away, unless the new one is in its place."""
+    replaced = _replaced(folder)
+    if folder.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+    elif replaced.exists():
+        replaced.replace(folder)
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.replaced")

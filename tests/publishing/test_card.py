@@ -189,3 +189,17 @@ def test_the_papers_of_all_methods_are_cited():
         *("hofstatter-etal-2020-improving", "gao-etal-2021-scaling"),
         "reimers-gurevych-2019-sentence-bert",
     ]
+
+
+def test_metadata_is_kept_as_it_was_written(tmp_path):
+    folder = make_folder(tmp_path / "x", pretraining())
+    written = "language: no\nversion: 1.10\nbuild: 012\nat: 12:30:00\nprivate: true\nparts: 3\n"
+    (folder / "README.md").write_text(f"---\n{written}---\nMine.\n")
+    for _ in range(2):
+        write_card(folder)
+    data = read(folder).data
+    assert (data.language, data["version"], data["build"], data["at"]) == (
+        *("no", "1.10", "012"),
+        "12:30:00",
+    )
+    assert (data["private"], data["parts"]) == (True, 3)

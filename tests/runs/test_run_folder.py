@@ -1,5 +1,7 @@
 """Run folders: claimed for one recipe, filled completely or not at all; their checkpoints."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -70,6 +72,27 @@ def test_a_folder_is_replaced_when_it_is_complete(tmp_path):
         (partial / "weights").write_text("new")
     assert contents(tmp_path) == {"model/weights": b"new"}
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_old_folder_is_back_when_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/weights").write_text("old")
+    rename = Path.replace
+
+    def fail(path: Path, target: Path) -> Path:
+        if path.name == ".model.partial":
+            raise OSError("No space left")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="No space left"), whole_folder(tmp_path / "model"):
+        pass
+    assert contents(tmp_path) == {"model/weights": b"old"}
+    monkeypatch.undo()
+    (tmp_path / "model").rename(tmp_path / ".model.replaced")  # as if killed between the renames
+    with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "model"):
+        raise KeyboardInterrupt
+    assert contents(tmp_path) == {"model/weights": b"old"}
 
 
 def make_checkpoint(run_folder, step, *, sealed=True):
