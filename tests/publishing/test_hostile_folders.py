@@ -36,8 +36,8 @@ from modeling_condenser.publishing import evaluate_retrieval
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.systems import parse_system
 
-TEXTS = Dataset.from_dict({"text": ["a b", "b a"]})
-SAMPLE = Sample.choose(Measuring(texts=2, max_length=8), TEXTS)
+TEXTS = Dataset.from_dict({"text": ["a b " * 20, "b a " * 20]})
+SAMPLE = Sample.choose(Measuring(texts=2, max_length=32), TEXTS)
 openers = {
     "retriever": lambda f: Retriever(f).encode_queries(["a"]),
     "plain encoder": lambda f: Retriever(f, pooling="cls").encode_queries(["a"]),
