@@ -166,7 +166,7 @@ def _find_named(
         loose[document.rpartition("#")[2]].add(tuple(ids))
     for passage in owners:
         exact[passage] = {(passage,)}
-    found = {}
+    found: dict[str, Sequence[str]] = {}
     for name in names:
         key = re.sub(r"\s", "_", name).replace("\\", "/").removeprefix("./")
         passages = exact.get(key) or loose.get(key, set())
