@@ -151,7 +151,7 @@ def _find_texts(
 
 def _find_named(
     names: Iterable[str], documents: Mapping[str, Sequence[str]], owners: Iterable[str]
-) -> Mapping[str, Sequence[str]]:
+) -> dict[str, Sequence[str]]:
     """Name -> the passage that has it as its id, or the passages of the document with the name.
 
     A document is named by its file, also without its first folder or folders, or by the id of its
@@ -166,7 +166,7 @@ def _find_named(
         loose[document.rpartition("#")[2]].add(tuple(ids))
     for passage in owners:
         exact[passage] = {(passage,)}
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, Sequence[str]] = {}
     for name in names:
         key = re.sub(r"\s", "_", name).replace("\\", "/").removeprefix("./")
         passages = exact.get(key) or loose.get(key, set())
