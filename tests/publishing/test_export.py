@@ -102,10 +102,13 @@ def test_only_an_export_of_the_same_run_is_replaced(bert_run, tmp_path):
     [stage] = read_provenance(out)
     finetuned = [stage, replace(stage, name="Fine-tuning")]
     longer = [replace(stage, recipe={**stage.recipe, "max_steps": 9})]
-    for stages in (finetuned, longer):
+    for stages, message in (
+        (finetuned, "not an export of this run"),
+        (longer, "another run .max_steps: 9 then, 'not set' now"),
+    ):
         write_provenance(out, stages)
         before = contents(out)
-        with pytest.raises(ValueError, match="not an export of this run"):
+        with pytest.raises(ValueError, match=message):
             export_encoder(bert_run, out)
         assert contents(out) == before
     with pytest.raises(ValueError, match="is not a pre-training checkpoint, so there is nothing"):
