@@ -93,7 +93,7 @@ class Look:
         return (
             f"{self.unknown:.1%} of the tokens are unknown to the model, {self.split:.0%} of the "
             f"words are split; BM25 and the model share {self.overlap:.0%} of their first ten "
-            f"results; encoding takes about {self.seconds / 60:.1f} minutes, twice"
+            f"results; encoding takes about {self.seconds / 60:.1f} minutes"
         )
 
 
