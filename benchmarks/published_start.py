@@ -186,7 +186,7 @@ class Runs:
                 "encoder": self.model,
                 "corpus": str(Path(self.collection) / CORPUS_FILE),
                 "max_length": 128,
-                "max_steps": 100,
+                "max_steps": 50,
                 "per_device_train_batch_size": 32,
                 "learning_rate": 3e-5,
                 "warmup_steps": 0.1,

@@ -109,8 +109,7 @@ def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub):
     assert "1. " in printed
 
 
-def test_the_readme_is_short_and_all_that_it_and_the_docs_name_exists():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+def test_all_that_the_readme_and_the_docs_name_exists():
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         text = page.read_text()
         named = set(re.findall(r"(?:`|^)condenser ([a-z][\w-]+)", text, re.MULTILINE))
