@@ -339,21 +339,17 @@ class Page:
         return " ▲" if test.difference > 0 else " ▼"
 
     def verdicts(self) -> str:
-        """The verdict of `adapt` by dev queries, beside what the test queries say."""
-        rows = [
-            "| | verdict by dev queries | test queries (p uncorrected) |",
-            "| --- | --- | --- |",
-        ]
-        for name in self.names:
-            file = self.out / name / "adapt" / "made" / VERDICT_FILE
-            key, start = (name, "adapt", 0, "alone"), (name, ARMS[0], 0, "alone")
-            if not file.is_file() or key not in self.values:
+        """Each verdict, beside what the test queries say of the same model."""
+        rows = ["| | verdict | test queries (p uncorrected) |", "| --- | --- | --- |"]
+        for name, arm in product(self.names, _ADAPT):
+            made = self.out / name / arm / "0" / "made"
+            key, start = (name, arm, 0, "alone"), (name, ARMS[0], 0, "alone")
+            if key not in self.values:
                 continue
-            verdict = read_adaptation(file.parent).verdict
-            own = verdict.comparison
-            test = compare(self.values[key], self.values[start])
+            verdict = read_adaptation(made).verdict
+            own, test = verdict.comparison, compare(self.values[key], self.values[start])
             rows.append(
-                f"| {name} | {verdict.outcome}: {own.difference:+.3f}, "
+                f"| {name}, {arm} | {verdict.outcome}: {own.difference:+.3f}, "
                 f"p = {own.p_value:.2g} | {test.difference:+.3f}, p = {test.p_value:.2g} |"
             )
         return "\n".join([*rows, ""])
