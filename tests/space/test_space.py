@@ -56,7 +56,7 @@ def test_the_data_hold_bm25_and_int8_vectors_in_the_order_of_the_ids(write, retr
     raw, dimension = (data / "vectors.bin").read_bytes(), vectors.shape[1]
     starts, steps = np.frombuffer(raw, "<f4", 2 * dimension).reshape(2, -1)
     codes = np.frombuffer(raw, "u1", offset=8 * dimension).reshape(by_id.shape)
-    np.testing.assert_allclose(starts, by_id.min(0), atol=1e-6)
+    np.testing.assert_allclose(starts - steps / 2, by_id.min(0), atol=1e-6)
     assert (np.abs(starts + steps * codes - by_id) <= 1.01 * steps).all()
 
 
