@@ -35,7 +35,7 @@ from modeling_condenser.evaluation.significance import ALPHA, Comparison, compar
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.finetuning.finetune import open_encoder
 from modeling_condenser.model_files.contract import states_encoding
-from modeling_condenser.model_files.model_folder import find_model_folder, read_json
+from modeling_condenser.model_files.model_folder import find_model_folder, module_paths, read_json
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import ADAPTATION, Stage, publishable, read_provenance
 from modeling_condenser.retrieval.bm25 import Bm25
@@ -234,8 +234,10 @@ class _Adapter:
         settings = {**asdict(self.recipe), **asdict(self.settings)}
         recipe = publishable({"encoder": settings.pop("model"), **settings})
         stage = Stage(ADAPTATION, recipe, publishable(run))
-        transformer: Any = self.start.model[0]
-        precision = AutoConfig.from_pretrained(self.start.folder).dtype or torch.float32
+        # In float32, whatever the dtype of encoding is.
+        transformer: Any = open_encoder(self.recipe.model, {}).model[0]
+        folder_of_config = self.start.folder / module_paths(self.start.folder)[0]
+        precision = AutoConfig.from_pretrained(folder_of_config).dtype or torch.float32
         write_repository(
             folder,
             transformer.model.to(precision),

@@ -27,7 +27,7 @@ from .queries import Query
 from .recipe import MapSettings
 
 _FALSE_NEGATIVE = 0.95  # of the own passage's teacher score
-_LEAST_MOMENT = 1e-6  # of the largest one, in whitening
+_LEAST_MOMENT = 3e-4  # of the largest one, so that few queries do not blow up what they lack
 _FIRST_RANKS = 16  # of the teacher, from which hard candidates are drawn
 _KEPT_RANK = 20  # a query is kept if its passage is among the first of BM25 or of the retriever
 _QUERIES_AT_ONCE = 256
@@ -122,7 +122,7 @@ def fit_maps(
 def whiten(vectors: np.ndarray, power: float) -> np.ndarray:
     """The map of vectors (N, D) whose second moments are C: C^(-power / 2), (D, D) float32.
 
-    Its largest component is left as it is; moments below 1e-6 of it count as that.
+    Its largest component is left as it is; moments below 3e-4 of it count as that.
     """
     moments, components = np.linalg.eigh(vectors.T @ vectors / len(vectors))
     moments = np.maximum(moments / moments[-1], _LEAST_MOMENT)

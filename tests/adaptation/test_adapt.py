@@ -150,6 +150,17 @@ def test_the_precision_of_the_start_is_kept(published, corpus, tmp_path):
     SentenceTransformer(str(published), model_kwargs={"dtype": "bfloat16"}).save(str(half))
     done = adapt(settings(half, corpus, tmp_path / "out", keep_adapted=True))
     assert AutoModel.from_pretrained(done.model, dtype="auto").dtype == torch.bfloat16
+    vectors = SentenceTransformer(str(done.model)).encode_query(["The river museum."])
+    own = Retriever(done.model).encode_queries(["The river museum."])
+    np.testing.assert_allclose(vectors.astype(np.float32), own, atol=2e-2)
+
+
+def test_encoding_in_bfloat16_does_not_round_the_written_weights(published, corpus, tmp_path):
+    how = settings(published, corpus, tmp_path / "out", keep_adapted=True, dtype="bfloat16")
+    written = AutoModel.from_pretrained(adapt(how).model).state_dict()
+    start = AutoModel.from_pretrained(published).state_dict()
+    for name in ("embeddings.word_embeddings.weight", "encoder.layer.0.output.dense.weight"):
+        assert torch.equal(written[name], start[name])
 
 
 def test_a_model_that_compares_by_the_inner_product_is_refused(bert_folder, corpus, tmp_path):
