@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from sentence_transformers import CrossEncoder
 from transformers import AutoConfig
 
 from modeling_condenser.collection.collection import Qrels, fingerprint_passages
@@ -54,6 +55,7 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import write_json
 
 from .corpus import look_at, read_passages
+from .cross_encoder import open_cross_encoder, rescore
 from .queries import FILE, Query, make_queries, read_queries
 from .recipe import AdaptationRecipe, MapSettings
 from .vector_map import Teacher, TrainingQueries, apply_map, fit_maps, select_queries
@@ -104,6 +106,7 @@ def adapt(settings: Mapping[str, Any]) -> Adaptation:
     out = Path(recipe.output_dir)
     check_run_folder(out, RunIdentity(settings))
     start = open_start(recipe)
+    teacher = None if recipe.teacher is None else open_cross_encoder(recipe.teacher)
     passages = read_passages(recipe.corpus, start)
     queries = collect_queries(recipe, passages)
     identity = RunIdentity(
@@ -119,7 +122,7 @@ def adapt(settings: Mapping[str, Any]) -> Adaptation:
         logger.info("%s is finished.", out)
         return read_adaptation(out)
     logger.info("%s.", look_at(passages, start, seed=recipe.seed))
-    return _Adapter(recipe, map_settings, start, passages, queries).run(identity)
+    return _Adapter(recipe, map_settings, start, passages, queries, teacher).run(identity)
 
 
 def open_start(recipe: AdaptationRecipe) -> Retriever:
@@ -175,9 +178,11 @@ class _Adapter:
         start: Retriever,
         passages: Dataset,
         queries: list[Query],
+        cross_encoder: CrossEncoder | None,
     ) -> None:
         self.recipe, self.settings, self.start, self.passages = recipe, settings, start, passages
         self.queries, self.out = queries, Path(recipe.output_dir)
+        self.cross_encoder = cross_encoder
         self.ids: list[str] = list(passages["_id"])
         self.dev = None
         if isinstance(recipe.corpus, str):
@@ -189,6 +194,8 @@ class _Adapter:
         teacher = Teacher(Bm25(self.passages), vectors, self.settings.bm25_weight)
         self.training = select_queries(self.queries, found, teacher)
         logger.info("%d of %d queries are kept.", len(self.training.queries), len(self.queries))
+        if self.cross_encoder is not None:
+            self.training = rescore(self.training, self.passages, self.cross_encoder)
         fit = partial(fit_maps, teacher=teacher, settings=self.settings, seed=self.recipe.seed)
         matrix, before, after = self.choose_map(vectors, fit)
         verdict = self.verdict(after, before)
@@ -230,7 +237,8 @@ class _Adapter:
 
     def write_adapted(self, folder: Path, matrix: np.ndarray, verdict: Verdict) -> None:
         """Write the start's encoder, followed by the map."""
-        run = {**describe_machine(), "objective": "adapt", "verdict": str(verdict)}
+        objective = "adapt" if self.cross_encoder is None else "adapt_cross_encoder"
+        run = {**describe_machine(), "objective": objective, "verdict": str(verdict)}
         settings = {**asdict(self.recipe), **asdict(self.settings)}
         recipe = publishable({"encoder": settings.pop("model"), **settings})
         stage = Stage(ADAPTATION, recipe, publishable(run))

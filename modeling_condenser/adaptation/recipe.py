@@ -49,6 +49,8 @@ class AdaptationRecipe:
         queries: JSON lines of queries that a person or a language model wrote for passages: `query`
             and `passage_id`, or `passage` with the text; optionally `negative_ids`, and `scores` of
             passage and negatives.
+        teacher: folder or Hub name of a cross-encoder of sentence-transformers. For each query it
+            scores the own passage and the first 16 of BM25 and the model, in place of their scores.
         labels: also train on the judgements of the collection's split train.
         kinds: of queries to make from the passages: title, heading, sentence, span, keywords.
         n_queries: of each kind.
@@ -62,6 +64,7 @@ class AdaptationRecipe:
     corpus: Any
     output_dir: str
     queries: str | None = None
+    teacher: str | None = None
     labels: bool = False
     kinds: list[str] = field(default_factory=lambda: list(KINDS))
     n_queries: int = 2000

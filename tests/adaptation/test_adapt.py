@@ -6,18 +6,21 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
     Normalize,
     Pooling,
     Transformer,
 )
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from modeling_condenser.adaptation import adapt as stage
 from modeling_condenser.adaptation.adapt import adapt
-from modeling_condenser.adaptation.corpus import cut_text
+from modeling_condenser.adaptation.corpus import cut_text, read_passages
+from modeling_condenser.adaptation.cross_encoder import open_cross_encoder, rescore
+from modeling_condenser.adaptation.queries import Query
+from modeling_condenser.adaptation.vector_map import TrainingQueries
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.verdict import judge
@@ -167,3 +170,51 @@ def test_a_model_that_compares_by_the_inner_product_is_refused(bert_folder, corp
     model = save_modules(tmp_path / "m", bert_folder, lambda n: [Pooling(n, pooling_mode="mean")])
     with pytest.raises(ValueError, match="compares by dot"):
         adapt(settings(model, corpus, tmp_path / "out"))
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(bert_folder, tmp_path_factory):
+    return save_cross_encoder(bert_folder, tmp_path_factory.mktemp("cross") / "model", n_labels=1)
+
+
+def save_cross_encoder(bert_folder, folder, *, n_labels):
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(bert_folder, num_labels=n_labels)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(folder)
+    return folder
+
+
+def test_a_cross_encoder_scores_the_own_passage_and_the_hard_ones(published, corpus, cross_encoder):
+    passages = read_passages(str(corpus), Retriever(published))
+    queries = [Query(f"river {i}", i, "span") for i in range(20)]
+    queries.append(Query("Oslo", 3, "file", (5,), (2.0, 1.0)))
+    hard = np.random.default_rng(0).permuted(np.tile(np.arange(30), (21, 1)), axis=1)[:, :16]
+    vectors = np.zeros((21, 4), dtype=np.float32)
+    model = open_cross_encoder(str(cross_encoder))
+    scored = rescore(TrainingQueries(queries, vectors, hard), passages, model)
+    assert scored.queries[20] == queries[20]
+    reference = CrossEncoder(str(cross_encoder))
+    for row, query in enumerate(scored.queries[:20]):
+        rows = (query.passage, *query.negatives)
+        assert set(rows) == {query.passage, *hard[row].tolist()}
+        contents = [f"{passages[i]['title']} {passages[i]['text']}" for i in rows]
+        expected = reference.predict(
+            [(query.text, text) for text in contents], activation_fn=torch.nn.Identity()
+        )
+        np.testing.assert_allclose(query.scores, expected, atol=1e-5)
+
+
+def test_the_teacher_changes_the_adapted_model(published, corpus, cross_encoder, tmp_path):
+    how = settings(published, corpus, tmp_path / "fused", keep_adapted=True)
+    taught = {**how, "teacher": str(cross_encoder), "output_dir": str(tmp_path / "taught")}
+    own, other = (SentenceTransformer(str(adapt(one).model)) for one in (how, taught))
+    assert not torch.allclose(own[2].linear.weight, other[2].linear.weight, atol=1e-4)
+    assert "a cross-encoder" in (tmp_path / "taught/model/README.md").read_text()
+
+
+def test_a_classifier_is_no_teacher(published, bert_folder, corpus, tmp_path):
+    folder = save_cross_encoder(bert_folder, tmp_path / "classifier", n_labels=2)
+    with pytest.raises(ValueError, match="with 2 labels, expected a cross-encoder"):
+        adapt(settings(published, corpus, tmp_path / "out", teacher=str(folder)))
+    assert not (tmp_path / "out").exists()
