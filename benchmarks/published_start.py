@@ -12,7 +12,8 @@ queries: half of its test queries become dev queries, by a hash of their passage
 A run that was interrupted continues. Arms: `untouched`; `adapt` (by its dev queries) and `adapt
 without dev queries`, kept whatever the verdict is; and the objectives of `_OBJECTIVES`, each for
 the same number of steps. Sizes are numbers of labels; 0, without fine-tuning, is always measured.
-With labels, `adapt` adapts what `untouched` became by fine-tuning.
+With labels, `adapt` adapts what `untouched` became by fine-tuning, and `adapt with labels` adapts
+the model itself, with the labels as judged queries.
 """
 
 import argparse
@@ -59,7 +60,8 @@ _OBJECTIVES: dict[str, dict[str, Any]] = {
     "tsdae": {"objective": "tsdae"},
 }
 _ADAPT = ("adapt", "adapt without dev queries")
-ARMS = ("untouched", *_ADAPT, *_OBJECTIVES)
+_WITH_LABELS = "adapt with labels"
+ARMS = ("untouched", *_ADAPT, _WITH_LABELS, *_OBJECTIVES)
 
 
 def make_collections(data: Path, out: Path) -> None:
@@ -135,11 +137,14 @@ class Runs:
 
     def run(self, arm: str, sizes: list[int], seeds: list[int]) -> None:
         """Measure an arm without labels and with each number of them."""
-        encoder = self.make(arm)
-        self.measure(encoder, f"{arm}/0")
+        if arm != _WITH_LABELS:
+            encoder = self.make(arm)
+            self.measure(encoder, f"{arm}/0")
         for size, seed in ((size, seed) for size in sizes for seed in seeds):
             cell = f"{size}-{seed}"
-            if arm in _ADAPT:
+            if arm == _WITH_LABELS:
+                found = self.adapt(self.model, arm, self.out / arm / cell / "made", size, seed)
+            elif arm in _ADAPT:
                 start = self.out / ARMS[0] / cell / "run" / MODEL_FOLDER
                 found = self.adapt(str(start), arm, self.out / arm / cell / "made")
             else:
@@ -163,15 +168,28 @@ class Runs:
         }
         return str(finetune(settings))
 
-    def adapt(self, model: str, arm: str, out: Path) -> str:
+    def adapt(self, model: str, arm: str, out: Path, size: int = 0, seed: int = 0) -> str:
         corpus = self.collection
-        if arm != _ADAPT[0]:
+        if arm == _WITH_LABELS:
+            corpus = str(self.with_labels(size, seed))
+        elif arm != _ADAPT[0]:
             corpus = str(self.out / "passages")
             if not Path(corpus).exists():
                 Path(corpus).mkdir()
                 shutil.copy(Path(self.collection) / CORPUS_FILE, corpus)
         settings = {"model": model, "corpus": corpus, "output_dir": str(out), "keep_adapted": True}
-        return str(adapt(settings).model)
+        return str(adapt({**settings, "labels": arm == _WITH_LABELS}).model)
+
+    def with_labels(self, size: int, seed: int) -> Path:
+        """The collection with `size` of its judgements for training."""
+        folder = self.out / "labels" / f"{size}-{seed}"
+        if not folder.exists():
+            shutil.copytree(self.collection, folder)
+            file = folder / QRELS_FOLDER / "train.tsv"
+            title, *rows = file.read_text("utf-8").splitlines()
+            chosen = np.random.default_rng(seed).permutation(len(rows))[:size]
+            file.write_text("\n".join([title, *(rows[i] for i in sorted(chosen)), ""]), "utf-8")
+        return folder
 
     def make(self, arm: str) -> str:
         """The folder of an arm's encoder."""

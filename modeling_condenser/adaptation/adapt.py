@@ -56,7 +56,7 @@ from modeling_condenser.runs.whole_files import write_json
 
 from .corpus import look_at, read_passages
 from .cross_encoder import open_cross_encoder, rescore
-from .queries import FILE, Query, make_queries, read_queries
+from .queries import JUDGED, Query, make_queries, read_queries
 from .recipe import AdaptationRecipe, MapSettings
 from .vector_map import Teacher, TrainingQueries, apply_map, fit_maps, select_queries
 
@@ -155,7 +155,7 @@ def collect_queries(recipe: AdaptationRecipe, passages: Dataset) -> list[Query]:
         judged = load_collection(recipe.corpus, split="train")
         rows = find_rows(passages, chain.from_iterable(judged.qrels.values()))
         queries += [
-            Query(judged.queries[query], rows[passage], FILE)
+            Query(judged.queries[query], rows[passage], JUDGED)
             for query, grades in judged.qrels.items()
             for passage, grade in grades.items()
             if grade > 0

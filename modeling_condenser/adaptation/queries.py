@@ -30,7 +30,7 @@ _SENTENCE_WORDS = range(4, 31)
 _BEST_WORDS = 12  # of a passage, among which keywords are drawn
 _COMMON = 0.1  # a word of a larger share of the passages is no keyword
 
-FILE = "file"  # the kind of a query that was not made from its passage
+FILE, JUDGED = "file", "judged"  # kinds of queries that were not made from their passage
 
 
 class Query(NamedTuple):
@@ -39,7 +39,7 @@ class Query(NamedTuple):
     Attributes:
         text: of the query, without prompt.
         passage: row of the passage.
-        kind: a name of `KINDS`, or "file".
+        kind: a name of `KINDS`, "file" or "judged".
         negatives: rows of hard negatives.
         scores: a teacher's scores of the passage and of the negatives.
     """

@@ -20,6 +20,8 @@ class MapSettings:
             queries of the verdict.
         teacher_temperature, temperature: divide the scores of teacher and student.
         contrast_weight: of InfoNCE.
+        judged_share: of a batch, for judged queries (`labels`), if there are any.
+        judged_weight: of the judged passage in the target of its query; the rest is the teacher's.
         n_candidates: hard candidates of a query, drawn from the teacher's first 16.
         steps, batch_size, learning_rate: of AdamW, with linear decay.
     """
@@ -30,6 +32,8 @@ class MapSettings:
     teacher_temperature: float = 0.3
     temperature: float = 0.05
     contrast_weight: float = 0.1
+    judged_share: float = 0.25
+    judged_weight: float = 0.5
     n_candidates: int = 7
     steps: int = 300
     batch_size: int = 128

@@ -9,7 +9,8 @@ whitens wholly). A is trained, from A = 0. Its objective is that of CADET (Tambe
 arXiv 2505.19274) with another teacher. For each query, softmax(teacher / t) over the candidates of
 the batch is the target of softmax(cosine / t') (listwise KL divergence); to it is added a little
 InfoNCE, in which passages that the teacher scores above .95 of the query's own are no negatives.
-The teacher is the standardised score of BM25 and of the retriever itself. The scale s is chosen
+The teacher is the standardised score of BM25 and of the retriever itself. Judged queries fill a
+part of each batch, and a part of their target is their own passage. The scale s is chosen
 afterwards. D numbers in a vector, N passages, B queries in a batch, C candidates.
 """
 
@@ -23,7 +24,7 @@ from torch.nn import functional as F
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.runs.progress import bar
 
-from .queries import Query
+from .queries import FILE, JUDGED, Query
 from .recipe import MapSettings
 
 _FALSE_NEGATIVE = 0.95  # of the own passage's teacher score
@@ -89,7 +90,7 @@ def select_queries(
 ) -> TrainingQueries:
     """Keep the queries whose passage BM25 or the retriever ranks among the first 20.
 
-    Queries of a file are all kept.
+    Queries of a file and judged ones are all kept.
     """
     kept, hard = [], []
     for first in bar(range(0, len(queries), _QUERIES_AT_ONCE), "teacher", unit="batch"):
@@ -100,7 +101,7 @@ def select_queries(
         for scores in parts:
             own = np.take_along_axis(scores, rows[:, None], axis=1)  # (Q, 1)
             is_found |= ((scores > own).sum(axis=1) < _KEPT_RANK) & (own[:, 0] != 0)
-        is_found |= np.array([bool(query.scores) or query.kind == "file" for query in some])
+        is_found |= np.array([bool(query.scores) or query.kind in (FILE, JUDGED) for query in some])
         lexical, dense = map(standardise, parts)
         fused = teacher.weight * lexical + (1 - teacher.weight) * dense
         depth = min(_FIRST_RANKS, fused.shape[1])
@@ -146,9 +147,9 @@ def _train_change(
     change = torch.zeros(passages.shape[1], passages.shape[1], requires_grad=True)
     optimizer = torch.optim.AdamW([change], lr=settings.learning_rate, weight_decay=0.0)
     decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, settings.steps)
-    size = min(settings.batch_size, len(training.queries))
+    is_judged = np.array([query.kind == JUDGED for query in training.queries])
     for _ in bar(range(settings.steps), "map", unit="step"):
-        chosen = random.choice(len(training.queries), size, replace=False)
+        chosen = draw(random, is_judged, settings)
         queries = [training.queries[i] for i in chosen]
         hard = random.permuted(training.hard[chosen], axis=1)[:, : settings.n_candidates]
         own = np.array([query.passage for query in queries])
@@ -164,7 +165,11 @@ def _train_change(
         moved, found = texts[chosen] @ change, passages[rows] @ change
         student = _normalise(texts[chosen] + moved) @ _normalise(passages[rows] + found).T
         loss = distillation_loss(
-            student, torch.from_numpy(targets), torch.from_numpy(places[: len(own)]), settings
+            student,
+            torch.from_numpy(targets),
+            torch.from_numpy(places[: len(own)]),
+            torch.from_numpy(is_judged[chosen]),
+            settings,
         )
         optimizer.zero_grad()
         loss.backward()
@@ -173,8 +178,26 @@ def _train_change(
     return change.detach().numpy()
 
 
+def draw(random: np.random.Generator, is_judged: np.ndarray, settings: MapSettings) -> np.ndarray:
+    """Draw the rows of a batch, of which `judged_share` are judged queries if there are any.
+
+    Few judged queries are drawn more than once.
+    """
+    judged, made = np.flatnonzero(is_judged), np.flatnonzero(~is_judged)
+    n_judged = round(settings.judged_share * settings.batch_size) if len(judged) else 0
+    n_made = min(settings.batch_size - n_judged, len(made))
+    some = (
+        random.choice(judged, n_judged, replace=n_judged > len(judged)) if n_judged else judged[:0]
+    )
+    return np.concatenate([random.choice(made, n_made, replace=False), some])
+
+
 def distillation_loss(
-    similarities: torch.Tensor, teacher: torch.Tensor, own: torch.Tensor, settings: MapSettings
+    similarities: torch.Tensor,
+    teacher: torch.Tensor,
+    own: torch.Tensor,
+    is_judged: torch.Tensor,
+    settings: MapSettings,
 ) -> torch.Tensor:
     """Listwise KL divergence, and InfoNCE without probable false negatives; the mean over queries.
 
@@ -182,13 +205,18 @@ def distillation_loss(
         similarities: (B, C) of the student.
         teacher: (B, C) scores; -inf for a passage that it does not score.
         own: (B,) int64, the place of each query's passage among the candidates.
-        settings: the temperatures, and the weight of InfoNCE.
+        is_judged: (B,) bool; in the target of such a query, its passage gets `judged_weight` more,
+            and all others less.
+        settings: the temperatures, and the weights of InfoNCE and of judgements.
     """
     logits = similarities / settings.temperature
     target = (teacher / settings.teacher_temperature).softmax(dim=1)
+    is_own = F.one_hot(own, teacher.shape[1]).bool()
+    target = torch.where(
+        is_judged[:, None], target.lerp(is_own.to(target), settings.judged_weight), target
+    )
     kl = F.kl_div(logits.log_softmax(dim=1), target, reduction="batchmean")
     bound = _FALSE_NEGATIVE * teacher.gather(1, own[:, None]).clamp(min=0)
-    is_own = F.one_hot(own, teacher.shape[1]).bool()
     logits = logits.masked_fill((teacher >= bound) & ~is_own, float("-inf"))
     return kl + settings.contrast_weight * F.cross_entropy(logits, own)
 

@@ -16,10 +16,11 @@ from sentence_transformers.sentence_transformer.modules import (
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from modeling_condenser.adaptation import adapt as stage
-from modeling_condenser.adaptation.adapt import adapt
+from modeling_condenser.adaptation.adapt import adapt, collect_queries
 from modeling_condenser.adaptation.corpus import cut_text, read_passages
 from modeling_condenser.adaptation.cross_encoder import open_cross_encoder, rescore
 from modeling_condenser.adaptation.queries import Query
+from modeling_condenser.adaptation.recipe import AdaptationRecipe
 from modeling_condenser.adaptation.vector_map import TrainingQueries
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
@@ -97,6 +98,19 @@ def test_the_figures_of_the_verdict_are_those_of_the_written_model(
     own = done.verdict.comparison
     assert own.mean_system == pytest.approx(again.mean_system, abs=1e-6)
     assert own.mean_baseline == pytest.approx(again.mean_baseline, abs=1e-6)
+
+
+def test_labels_are_judged_queries_of_the_split_train(published, corpus, tmp_path):
+    labelled = tmp_path / "collection"
+    shutil.copytree(corpus, labelled)
+    (labelled / "qrels").mkdir()
+    (labelled / "queries.jsonl").write_text('{"_id": "q1", "text": "where is the river"}\n')
+    (labelled / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tp4\t1\nq1\tp5\t0\n")
+    recipe = AdaptationRecipe(str(published), str(labelled), str(tmp_path / "out"), labels=True)
+    queries = collect_queries(recipe, read_passages(str(labelled), Retriever(published)))
+    assert [query for query in queries if query.kind == "judged"] == [
+        Query("where is the river", 4, "judged")
+    ]
 
 
 def test_without_a_gain_the_start_itself_is_written(published, corpus, tmp_path):

@@ -11,13 +11,16 @@ from modeling_condenser.adaptation.vector_map import (
     TrainingQueries,
     apply_map,
     distillation_loss,
+    draw,
     fit_maps,
     select_queries,
     standardise,
     whiten,
 )
 
-SETTINGS = MapSettings(teacher_temperature=0.3, temperature=0.05, contrast_weight=0.1)
+SETTINGS = MapSettings(
+    teacher_temperature=0.3, temperature=0.05, contrast_weight=0.1, judged_weight=0.4
+)
 
 
 class Words:
@@ -30,10 +33,12 @@ class Words:
         return self.given[query]
 
 
-def naive_loss(similarities, teacher, own):
+def naive_loss(similarities, teacher, own, is_judged):
     total = 0.0
-    for student, known, place in zip(similarities, teacher, own, strict=True):
+    for student, known, place, judged in zip(similarities, teacher, own, is_judged, strict=True):
         target = np.exp(known / 0.3) / np.exp(known / 0.3).sum()
+        if judged:
+            target = 0.6 * target + 0.4 * (np.arange(len(known)) == place)
         logits = student / 0.05
         log_p = logits - np.log(np.exp(logits).sum())
         total += (target * (np.log(target) - log_p)).sum()
@@ -49,14 +54,16 @@ def test_the_loss_is_that_of_the_equations():
     similarities, teacher = random.uniform(-1, 1, (3, 6)), random.normal(size=(3, 6))
     teacher[0, 2] = teacher[0, 1] * 0.97 if teacher[0, 1] > 0 else 0.1
     own = np.array([1, 0, 5])
-    found = distillation_loss(*map(torch.from_numpy, (similarities, teacher, own)), SETTINGS)
-    assert found.item() == pytest.approx(naive_loss(similarities, teacher, own), rel=1e-9)
+    given = similarities, teacher, own, np.array([True, False, False])
+    found = distillation_loss(*map(torch.from_numpy, given), SETTINGS)
+    assert found.item() == pytest.approx(naive_loss(*given), rel=1e-9)
 
 
 def test_a_passage_without_a_score_is_no_target():
     teacher = torch.tensor([[1.0, -1.0, float("-inf")]])
     similarities = torch.tensor([[0.5, 0.1, 0.3]])
-    loss = distillation_loss(similarities, teacher, torch.tensor([0]), SETTINGS)
+    own, is_judged = torch.tensor([0]), torch.tensor([False])
+    loss = distillation_loss(similarities, teacher, own, is_judged, SETTINGS)
     assert torch.isfinite(loss)
 
 
@@ -103,6 +110,29 @@ def test_a_map_learns_from_the_teacher_what_the_vectors_hide(world):
     np.testing.assert_allclose(np.linalg.norm(moved[1], axis=1), 1, rtol=1e-5)
     [again] = fit_maps(half, teacher, how)
     np.testing.assert_array_equal(matrix, again)
+
+
+def test_judged_queries_fill_a_part_of_each_batch():
+    random, how = np.random.default_rng(0), MapSettings(batch_size=16, judged_share=0.25)
+    is_judged = np.arange(40) < 3  # fewer than 4 places
+    chosen = draw(random, is_judged, how)
+    assert is_judged[chosen].sum() == 4
+    assert len(set(chosen[~is_judged[chosen]])) == 12
+    assert len(draw(random, np.zeros(40, dtype=bool), how)) == 16
+    assert set(draw(random, is_judged[:5], how)[:2]) == {3, 4}  # few made queries
+
+
+def test_the_map_learns_judgements_that_the_teacher_does_not_know(world):
+    queries, vectors, teacher = world
+    blind = Teacher(Words({query.text: np.zeros(200) for query in queries}), teacher.passages, 1.0)
+    judged = [query._replace(kind="judged") if query.passage % 2 else query for query in queries]
+    training = select_queries(judged, vectors, blind)
+    how = MapSettings(steps=150, learning_rate=1e-2, whitening=0.0, scales=[1.0])
+    [matrix] = fit_maps(training, blind, how)
+    others = [query for query in queries if not query.passage % 2]
+    before = mean_rank(others, vectors[::2], teacher.passages)
+    moved = apply_map(vectors[::2], matrix), apply_map(teacher.passages, matrix)
+    assert mean_rank(others, *moved) < 0.8 * before
 
 
 def test_each_scale_has_its_map_in_whitened_vectors(world):
