@@ -33,7 +33,7 @@ class MapSettings:
     temperature: float = 0.05
     contrast_weight: float = 0.1
     judged_share: float = 0.25
-    judged_weight: float = 0.5
+    judged_weight: float = 0.8
     n_candidates: int = 7
     steps: int = 300
     batch_size: int = 128
