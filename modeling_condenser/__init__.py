@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .configuration_condenser import CondenserConfig
     from .encoding.retriever import Retriever
     from .evaluation.evaluate import evaluate
+    from .finetuning.finetune import finetune
     from .mining.mine import mine
     from .modeling_condenser import (
         CondenserForMaskedLM,
@@ -40,6 +41,7 @@ _NAMES = {
     ".configuration_condenser": "CondenserConfig",
     ".encoding.retriever": "Retriever",
     ".evaluation.evaluate": "evaluate",
+    ".finetuning.finetune": "finetune",
     ".publishing.export": "export_encoder",
     ".publishing.push": "push",
     ".mining.mine": "mine",

@@ -8,6 +8,7 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
+from benchmarks import results_summary
 from hub_scripts.commands import COMMANDS
 from hub_scripts.main import main
 from modeling_condenser.publishing.export import export_encoder
@@ -22,7 +23,7 @@ PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("pretraining", "finetuning", "adaptation", "evaluation", "hub")
+        for name in ("which-start", "pretraining", "finetuning", "adaptation", "evaluation", "hub")
     ),
 ]
 
@@ -109,8 +110,33 @@ def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub):
     assert "1. " in printed
 
 
+def test_the_summary_of_results_has_the_figures_of_its_page():
+    rows = results_summary.summarize(results_summary.PAGE.read_text())
+    for file in results_summary.SUMMARIES:
+        assert results_summary.as_markdown(rows) in file.read_text(), file
+    first, *_ = (ROOT / "docs/results/README.md").read_text().split("\n\n![")
+    means = {name: row["mean"] for name, row in rows.items()}
+    gain = 100 * (float(means["adapted"]) - float(means["untouched"]))
+    assert f"{gain:.1f} points" in first
+    assert all(means[f"{name}, with BM25"] in first for name in ("untouched", "adapted"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_every_link_to_a_heading_finds_it():
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for name, anchor in re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", page.read_text()):
+            target = page.parent / name if name else page
+            assert anchor in anchors(target), (page, name, anchor)
+
+
 def test_all_that_the_readme_and_the_docs_name_exists():
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    pages = [ROOT / "docs" / "results" / f"{name}.md" for name in ("README", "pre-training")]
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *pages]:
         text = page.read_text()
         named = set(re.findall(r"(?:`|^)condenser ([a-z][\w-]+)", text, re.MULTILINE))
         assert named <= set(COMMANDS), (page, named - set(COMMANDS))
