@@ -6,7 +6,6 @@ A checkpoint is complete if it has the manifest, which is written last. A folder
 
 import importlib.metadata
 import json
-import logging
 import os
 import platform
 import re
@@ -21,8 +20,6 @@ from typing import Any
 import yaml
 
 from .whole_files import whole_file, write_json
-
-logger = logging.getLogger(__name__)
 
 RECIPE_FILE = "recipe.yaml"
 RUN_FILE = "run.json"
@@ -98,8 +95,8 @@ def read_identity(folder: Path) -> RunIdentity | None:
     facts: dict[str, Any] = {}
     if (folder / RUN_FILE).is_file():
         facts = json.loads((folder / RUN_FILE).read_text())
-    elif checkpoints := whole_checkpoints(folder):
-        facts = read_manifest(checkpoints[-1])
+    elif checkpoint := last_whole_checkpoint(folder):
+        facts = read_manifest(checkpoint)
     return RunIdentity(settings, fingerprints_of(facts))
 
 
@@ -205,18 +202,9 @@ def all_checkpoints(run_folder: Path) -> list[Path]:
     return sorted(filter(Path.is_dir, run_folder.glob("checkpoint-*")), key=_step)
 
 
-def whole_checkpoints(run_folder: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first."""
-    return list(filter(is_complete, all_checkpoints(run_folder)))
-
-
 def last_whole_checkpoint(run_folder: Path) -> Path | None:
-    """Find the newest complete checkpoint, if there is one. Incomplete ones are logged."""
-    for folder in reversed(all_checkpoints(run_folder)):
-        if is_complete(folder):
-            return folder
-        logger.warning("%s is incomplete; trying an older checkpoint.", folder)
-    return None
+    """The newest complete checkpoint of a run; None if there is none."""
+    return next(filter(is_complete, reversed(all_checkpoints(run_folder))), None)
 
 
 def _step(folder: Path) -> int:
@@ -229,7 +217,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """Write a folder atomically: yield a new folder, which replaces it if the block succeeds."""
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a folder.")
-    restore_folder(folder)
+    _restore(folder)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a killed process
     partial.mkdir(parents=True)
@@ -239,11 +227,11 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             folder.replace(_replaced(folder))
         partial.replace(folder)
     finally:
-        restore_folder(folder)
+        _restore(folder)
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def restore_folder(folder: Path) -> None:
+def _restore(folder: Path) -> None:
     """Put back a folder that `whole_folder` had moved away, unless the new one is in its place."""
     replaced = _replaced(folder)
     if folder.exists():

@@ -106,14 +106,12 @@ def test_text_and_metadata_of_a_person_are_kept(tmp_path):
     write_card(folder)
     file = folder / "README.md"
     edited = file.read_text().replace("tags:\n", "language: en\ntags:\n- mine\n")
-    # As earlier versions wrote it.
-    section = "<!-- condenser:about -->\n\n# Old\n\n<!-- /condenser:about -->"
-    file.write_text(f"{edited}\n{section}\n## Notes\n\nMy own words.\n")
+    file.write_text(f"{edited}\n## Notes\n\nMy own words.\n")
     add_result(folder, result())
     write_card(folder)
     card = read(folder)
     assert card.text.endswith("<!-- /condenser:card -->\n\n## Notes\n\nMy own words.\n")
-    assert "0.5124" in card.text and card.text.count("# x\n") == 1 and "# Old" not in card.text
+    assert "0.5124" in card.text and card.text.count("# x\n") == 1
     assert card.data.language == "en" and "mine" in card.data.tags
     before = file.read_bytes()
     write_card(folder)

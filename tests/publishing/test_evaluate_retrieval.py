@@ -79,8 +79,8 @@ def test_run_and_measures_are_those_of_the_package(exported, texts, tmp_path, st
     # The last place is among copies, which are ranked by id.
     depth = next(i for i, passage in enumerate(first) if passage in copies) + 12
     result = evaluate_system(exported, folder, tmp_path / "run", depth=depth, measures=MEASURES)
-    words = ("--depth", depth, "--measures", *MEASURES)
-    assert start(exported, folder, *words) == (0, [result.evaluation.means])
+    status, [means] = start(exported, folder, "--depth", depth, "--measures", *MEASURES)
+    assert (status, means) == (0, pytest.approx(result.evaluation.means, abs=1e-12))
     script = open_script(exported)
     passages, queries, _ = script.read_collection(str(folder), "test")
     ours = script.search(script.open_encoder(exported), passages, queries, depth)
