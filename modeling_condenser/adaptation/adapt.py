@@ -35,7 +35,7 @@ from modeling_condenser.evaluation.significance import ALPHA, Comparison, compar
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.finetuning.finetune import open_encoder
 from modeling_condenser.model_files.contract import states_encoding
-from modeling_condenser.model_files.model_folder import find_model_folder, module_paths, read_json
+from modeling_condenser.model_files.model_folder import find_model_folder, module_paths
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import ADAPTATION, Stage, publishable, read_provenance
 from modeling_condenser.retrieval.bm25 import Bm25
@@ -51,7 +51,7 @@ from modeling_condenser.runs.run_folder import (
     record_run,
     whole_folder,
 )
-from modeling_condenser.runs.whole_files import write_json
+from modeling_condenser.runs.whole_files import read_json, write_json
 
 from .corpus import describe, read_passages
 from .queries import FILE, Query, make_queries, read_queries

@@ -242,14 +242,14 @@ def _title(folder: Path) -> str:
 
 def cite(stages: Sequence[Stage]) -> str:
     """The papers of all stages, as BibTeX; Condenser's if no method is recorded."""
-    keys: list[str] = []
+    words: set[str] = set()
     for stage in stages:
         objective = str(stage.run.get("objective") or stage.recipe.get("objective", "")).lower()
-        words = {stage.name, objective, *(name for name, value in stage.recipe.items() if value)}
         started = str(stage.recipe.get("encoder", "")).lower().removeprefix(STARTER_TITLE)
-        for text in (objective, started.replace("-", "")):  # models of others, too
-            words |= {name for name in ("condenser", "cocondenser") if name in text}
-        keys += [key for word, key in _PAPERS.items() if word in words]
+        names = f"{objective} {started.replace('-', '')}"  # of models of others, too
+        words |= {stage.name, objective, *(name for name, value in stage.recipe.items() if value)}
+        words |= {name for name in ("condenser", "cocondenser") if name in names}
+    keys = {key for word, key in _PAPERS.items() if word in words} or {_PAPERS["condenser"]}
     entries = _TEMPLATE.with_name("references.bib").read_text("utf-8").strip().split("\n\n")
-    by_key = {re.findall(r"\{([^,]+),", entry)[0]: entry for entry in entries}
-    return "\n\n".join(by_key[key] for key in dict.fromkeys(keys or [_PAPERS["condenser"]]))
+    cited = [entry for entry in entries if entry.partition("{")[2].partition(",")[0] in keys]
+    return "\n\n".join(cited)

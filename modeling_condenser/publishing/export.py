@@ -20,7 +20,6 @@ from modeling_condenser.model_files.model_folder import (
     find_model_folder,
     is_checkpoint,
     quiet_loading,
-    read_json,
 )
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 from modeling_condenser.runs.run_folder import (
@@ -28,7 +27,7 @@ from modeling_condenser.runs.run_folder import (
     fingerprints_of,
     whole_folder,
 )
-from modeling_condenser.runs.whole_files import write_json
+from modeling_condenser.runs.whole_files import read_json, write_json
 
 from .card import CARD_FILE, write_card
 from .provenance import (

@@ -19,14 +19,14 @@ from typing import Any
 
 import yaml
 
-from modeling_condenser.model_files.model_folder import (
-    STARTER,
-    STARTER_FOLDER,
-    STARTER_TITLE,
-    read_json,
-)
+from modeling_condenser.model_files.model_folder import STARTER, STARTER_FOLDER, STARTER_TITLE
 from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE, describe_machine
-from modeling_condenser.runs.whole_files import checksum_file, whole_file, write_json
+from modeling_condenser.runs.whole_files import (
+    checksum_file,
+    read_json,
+    whole_file,
+    write_json,
+)
 
 from .training_log import readiness_entries, thin_log
 

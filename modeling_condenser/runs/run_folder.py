@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from .whole_files import whole_file, write_json
+from .whole_files import read_json, whole_file, write_json
 
 RECIPE_FILE = "recipe.yaml"
 RUN_FILE = "run.json"
@@ -92,12 +92,9 @@ def read_identity(folder: Path) -> RunIdentity | None:
     if not (folder / RECIPE_FILE).is_file():
         return None
     settings = yaml.safe_load((folder / RECIPE_FILE).read_text()) or {}
-    facts: dict[str, Any] = {}
-    if (folder / RUN_FILE).is_file():
-        facts = json.loads((folder / RUN_FILE).read_text())
-    elif checkpoint := last_whole_checkpoint(folder):
-        facts = read_manifest(checkpoint)
-    return RunIdentity(settings, fingerprints_of(facts))
+    checkpoint = last_whole_checkpoint(folder)
+    so_far = read_manifest(checkpoint) if checkpoint else {}
+    return RunIdentity(settings, fingerprints_of(read_json(folder / RUN_FILE, so_far)))
 
 
 def check_run_folder(folder: Path, identity: RunIdentity) -> None:
@@ -178,8 +175,7 @@ def record_run(folder: Path, facts: Mapping[str, Any]) -> None:
 
 def read_log(run_folder: Path, *, measure: str = "loss") -> list[dict[str, float]]:
     """Read the log entries of a finished run that have a measure."""
-    entries = json.loads((run_folder / LOG_FILE).read_text())
-    return [entry for entry in entries if measure in entry]
+    return [entry for entry in json.loads((run_folder / LOG_FILE).read_text()) if measure in entry]
 
 
 def seal_checkpoint(folder: Path, facts: Mapping[str, Any] | None = None) -> None:
@@ -189,7 +185,7 @@ def seal_checkpoint(folder: Path, facts: Mapping[str, Any] | None = None) -> Non
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:
     """The manifest of a checkpoint; empty if there is none, as in those of other trainers."""
-    return json.loads((checkpoint / MANIFEST).read_text()) if is_complete(checkpoint) else {}
+    return read_json(checkpoint / MANIFEST, {})
 
 
 def is_complete(folder: Path) -> bool:

@@ -16,7 +16,6 @@ from hub_scripts.command_line import CommandLine
 from hub_scripts.commands import COMMANDS
 from hub_scripts.main import _Lines, main
 from modeling_condenser.evaluation.evaluate import EvaluationRecipe
-from modeling_condenser.runs.recipe import fill
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,15 +60,13 @@ def test_words_and_fields_become_settings(words, expected, tmp_path, monkeypatch
         ("a out --depth", "--depth needs a value"),
         ("a out --depth --dry-run", "--depth needs a value"),
         ("none.yaml a out", "There is no recipe 'none.yaml'"),
-        ("a out --dpeth 3", "Did you mean 'depth'?"),
-        ("a out --depth many", "depth is 'many'"),
         ("--systems [a] b c", "unexpected word 'c'"),
         ("--systems [a out", "The value of --systems is not valid YAML"),
     ],
 )
 def test_a_mistake_is_explained(words, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        fill(line(words).read(Fields, plain=("systems", "out")), Fields)
+        line(words).read(Fields, plain=("systems", "out"))
 
 
 def test_a_folder_named_like_a_recipe_is_not_taken_for_it(tmp_path, monkeypatch):

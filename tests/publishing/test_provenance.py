@@ -15,7 +15,6 @@ from modeling_condenser.publishing.provenance import (
     EvaluationResult,
     Stage,
     add_result,
-    hub_name,
     read_results,
 )
 
@@ -72,6 +71,7 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
         ("data/here", "local: here"),  # exists
         ("data/gone.txt", "local: gone.txt"),
         ("secret/plans/corpus", "local: corpus"),
+        ("data/..", "local: .."),
         ("runs/mine", "local: mine"),
         (r"C:\Users\me\encoder", "local: encoder"),
         ("file:///home/me/x.txt", "local: x.txt"),
@@ -96,12 +96,6 @@ def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths():
     prompts = {"query_prompt": "and/or/not: ", "passage_prompt": "./", "title_separator": " / / "}
     settings = {**secrets, "inner": {**secrets, "kept": 1}, **prompts}
     assert provenance.publishable(settings) == {"inner": {"kept": 1}, **prompts}
-
-
-def test_a_hub_name_has_an_owner_and_is_no_file():
-    assert hub_name("owner/name_1.2@v1") == "owner/name_1.2"
-    for other in ("name", "local: name", "data/train.jsonl", "a/b/c", "a/..", {"a": 1}):
-        assert hub_name(other) is None
 
 
 RUN = "q1 Q0 d7 1 0.5 x\nq1 Q0 d2 2 0.25 x\n"
