@@ -15,13 +15,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from yaml import YAMLError
 
-from modeling_condenser.publishing.markdown import as_list
 from modeling_condenser.runs.recipe import (
+    check_value,
     fill,
     find_recipe,
     is_path,
@@ -33,6 +32,8 @@ from modeling_condenser.runs.recipe import (
 
 _FLAGS = (bool, bool | None)  # types of fields that may stand alone
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+
+Fields = Mapping[str, dataclasses.Field]
 
 
 @dataclass(frozen=True)
@@ -99,15 +100,11 @@ class CommandLine:
         return function(**vars(filled))
 
 
-def _separate(
-    words: Sequence[str], fields: Mapping[str, dataclasses.Field]
-) -> tuple[list[str], dict[str, Any]]:
+def _separate(words: Sequence[str], fields: Fields) -> tuple[list[str], dict[str, Any]]:
     """Separate plain words from fields with values; some lists take all words up to a field.
 
     A field that is not among `fields`, such as the trainer's bf16, is true if no value follows.
     """
-    flags = {name for name, field in fields.items() if field.type in _FLAGS}
-    lists = {name for name, field in fields.items() if field.metadata.get("words") == "many"}
     plain: list[str] = []
     settings: dict[str, Any] = {}
     rest = list(words)
@@ -118,45 +115,45 @@ def _separate(
             continue
         name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
-        has_value = rest and not re.match("--[a-zA-Z]", rest[0])
-        if not equals and name in flags and rest[:1] not in (["true"], ["false"]):
+        field = fields.get(name)
+        is_flag = field is not None and field.type in _FLAGS
+        if not equals and is_flag and rest[:1] not in (["true"], ["false"]):
             value = "true"
-        elif not equals and has_value:
+        elif not equals and rest and not re.match("--[a-zA-Z]", rest[0]):
             value = rest.pop(0)
-        elif not equals and name in fields:
+        elif not equals and field:
             raise ValueError(f"{word} needs a value.")
         elif not equals:
             value = "true"
         try:
-            settings[name] = _read_value(value, fields.get(name))
+            settings[name] = _read_value(value, field)
         except YAMLError as error:
             raise ValueError(f"The value of {word} is not valid YAML: {error}") from error
-        if name in lists and not isinstance(settings[name], list):
+        if field and field.metadata.get("words") == "many" and settings[name] == value:
+            settings[name] = [value]
             while rest and not rest[0].startswith("--"):
-                settings[name] = [*as_list(settings[name]), rest.pop(0)]
+                settings[name].append(rest.pop(0))
     return plain, settings
 
 
 def _read_value(value: str, field: dataclasses.Field | None) -> Any:
     """Read the value of a field, as text if the field may be text; see above."""
-    kinds = _kinds(field.type) if field else set()
-    if str not in kinds or kinds & {bool, int, float}:
+    if not field or not _may_be("text", field) or _may_be(1, field) or _may_be(True, field):
         return parse_value(value)
-    is_structure = bool(kinds & {list, dict}) and value.startswith(("[", "{"))
-    if value != "null" and not _QUOTED.fullmatch(value):
-        return parse_value(value) if is_structure and not is_path(value) else value
-    read = parse_value(value)
-    return read if read is None or isinstance(read, str) else value
+    if value == "null" or _QUOTED.fullmatch(value):
+        read = parse_value(value)
+        return read if read is None or isinstance(read, str) else value
+    kinds = {"[": ["text"], "{": {"text": "text"}}
+    is_structure = value[:1] in kinds and _may_be(kinds[value[:1]], field)
+    return parse_value(value) if is_structure and not is_path(value) else value
 
 
-def _kinds(hint: Any) -> set[Any]:
-    """The types that a value may have; a list of text may also be given as one text."""
-    if hint is Path:
-        return {str}
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return set().union(*map(_kinds, parts))
-    return {origin or hint} | ({str} if origin is list and str in parts else set())
+def _may_be(value: Any, field: dataclasses.Field) -> bool:
+    """Whether a field may have a value of this kind."""
+    with suppress(ValueError):
+        check_value(field.name, value, str if field.type is Path else field.type)
+        return True
+    return False
 
 
 def _is_recipe(word: str) -> bool:

@@ -4,9 +4,10 @@ import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 
@@ -14,7 +15,7 @@ from modeling_condenser.collection.load import load_dev, load_passages, name_col
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import Searcher, as_folder, open_searcher, parse_systems
-from modeling_condenser.runs.recipe import fill, is_path
+from modeling_condenser.runs.recipe import check_least, fill, is_path
 
 from .command_line import CommandLine
 
@@ -44,12 +45,13 @@ class SearchFields:
     embeddings: str | None = None
     output_dir: str = "runs/evaluation"
 
+    def __post_init__(self) -> None:
+        check_least(self, k=1)
+
 
 def run(line: CommandLine) -> None:
     both = (SearchFields, SearchSettings)
     fields, how = fill(line.read(*both, plain=("model", "collection", "query")), *both)
-    if fields.k < 1:
-        raise ValueError(f"k is {fields.k}, expected at least 1.")
     if is_path(f"{fields.model}/{STUDY_FILE}"):
         fields = _read_study(fields)
     if fields.collection is None:
@@ -74,35 +76,28 @@ def run(line: CommandLine) -> None:
     )
     for query in [fields.query] if fields.query is not None else _ask():
         found = find(searcher, passages, query, depth=fields.k)
-        print(_as_json(query, found) if fields.json else _as_text(found), flush=True)
+        answer = json.dumps({"query": query, "passages": found}, ensure_ascii=False)
+        print(answer if fields.json else _as_text(found), flush=True)
 
 
-Found = list[tuple[float, dict[str, str]]]
-"""Score and row (`_id`, `title`, `text`) of passages."""
-
-
-def _as_json(query: str, found: Found) -> str:
-    passages = [
-        {"id": row["_id"], "score": score, "title": row["title"], "text": row["text"]}
-        for score, row in found
-    ]
-    return json.dumps({"query": query, "passages": passages}, ensure_ascii=False)
-
-
-def _as_text(found: Found) -> str:
-    lines = []
-    for rank, (score, passage) in enumerate(found, start=1):
-        title, text = (" ".join(passage[name].split()) for name in ("title", "text"))
-        lines.append(f"{rank}. {passage['_id']}  ({score:.4g}){'  ' if title else ''}{title}")
-        lines.append(f"   {text[:160]}")
-    return "\n".join(lines) or "nothing found"
-
-
-def find(searcher: Searcher, passages: Dataset, query: str, *, depth: int) -> Found:
-    """Find the best `depth` passages for one query."""
+def find(searcher: Searcher, passages: Dataset, query: str, *, depth: int) -> list[dict[str, Any]]:
+    """Find the best `depth` passages for one query: id, score, title and text."""
     scores = searcher.search({"query": query}, depth=depth).get("query", {})
     rows = find_rows(passages, scores)
-    return [(score, passages[rows[passage_id]]) for passage_id, score in scores.items()]
+    found = [(name, score, passages[rows[name]]) for name, score in scores.items()]
+    return [
+        {"id": name, "score": score, "title": row["title"], "text": row["text"]}
+        for name, score, row in found
+    ]
+
+
+def _as_text(found: Sequence[dict[str, Any]]) -> str:
+    lines = []
+    for rank, passage in enumerate(found, start=1):
+        title, text = (" ".join(passage[name].split()) for name in ("title", "text"))
+        lines.append(f"{rank}. {passage['id']}  ({passage['score']:.4g})  {title}".rstrip())
+        lines.append(f"   {text[:160]}")
+    return "\n".join(lines) or "nothing found"
 
 
 def _read_study(fields: SearchFields) -> SearchFields:

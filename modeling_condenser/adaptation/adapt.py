@@ -36,7 +36,7 @@ from modeling_condenser.evaluation.significance import ALPHA, Comparison, compar
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.finetuning.finetune import open_encoder
 from modeling_condenser.model_files.contract import states_encoding
-from modeling_condenser.model_files.model_folder import find_model_folder, module_paths, read_json
+from modeling_condenser.model_files.model_folder import find_model_folder, module_paths
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import ADAPTATION, Stage, publishable, read_provenance
 from modeling_condenser.retrieval.bm25 import Bm25
@@ -52,9 +52,9 @@ from modeling_condenser.runs.run_folder import (
     record_run,
     whole_folder,
 )
-from modeling_condenser.runs.whole_files import write_json
+from modeling_condenser.runs.whole_files import read_json, write_json
 
-from .corpus import look_at, read_passages
+from .corpus import describe, read_passages
 from .cross_encoder import open_cross_encoder, rescore
 from .queries import JUDGED, Query, make_queries, read_queries
 from .recipe import AdaptationRecipe, MapSettings
@@ -74,9 +74,8 @@ Values = dict[str, float]
 
 @dataclass(frozen=True)
 class Judged:
-    """Queries of the verdict: their texts, vectors (Q, D), names, and judgements."""
+    """Queries of the verdict: their vectors (Q, D), names, and judgements."""
 
-    texts: Sequence[str]
     vectors: np.ndarray
     names: Sequence[str]
     qrels: Qrels
@@ -121,7 +120,7 @@ def adapt(settings: Mapping[str, Any]) -> Adaptation:
     if (out / VERDICT_FILE).is_file():
         logger.info("%s is finished.", out)
         return read_adaptation(out)
-    logger.info("%s.", look_at(passages, start, seed=recipe.seed))
+    logger.info("%s.", describe(passages, start, seed=recipe.seed))
     return _Adapter(recipe, map_settings, start, passages, queries, teacher).run(identity)
 
 
@@ -282,9 +281,8 @@ class _Adapter:
     def judged(self) -> dict[str, Judged]:
         """The queries of the verdict: those of the split dev, or else some of each kind."""
         if self.dev is not None:
-            texts = list(self.dev.queries.values())
-            vectors = self.start.encode_queries(texts)
-            return {_DEV: Judged(texts, vectors, list(self.dev.queries), self.dev.qrels)}
+            vectors = self.start.encode_queries(list(self.dev.queries.values()))
+            return {_DEV: Judged(vectors, list(self.dev.queries), self.dev.qrels)}
         found, queries = dict[str, Judged](), self.training.queries
         for kind in dict.fromkeys(query.kind for query in queries):
             rows = [row for row, query in enumerate(queries) if query.kind == kind][:_JUDGED]
@@ -293,8 +291,7 @@ class _Adapter:
             names = [f"{kind} {row}" for row in rows]
             own = [self.ids[queries[row].passage] for row in rows]
             qrels = {name: {passage: 1} for name, passage in zip(names, own, strict=True)}
-            texts = [queries[row].text for row in rows]
-            found[kind] = Judged(texts, self.training.vectors[rows], names, qrels)
+            found[kind] = Judged(self.training.vectors[rows], names, qrels)
         if not found:
             raise ValueError(
                 "Nothing is left to judge by: there are no dev queries, and queries of one kind "
@@ -306,11 +303,9 @@ class _Adapter:
 def read_adaptation(out: Path) -> Adaptation:
     """Read what an earlier call did in this folder."""
     facts = read_json(out / VERDICT_FILE, {})
-    stored = dict(facts["verdict"])
-    del stored["outcome"]
-    comparison = Comparison(**stored.pop("comparison"))
-    if comparison.interval is not None:
-        low, high = comparison.interval  # a list in JSON
-        comparison = comparison._replace(interval=(low, high))
-    verdict = Verdict(comparison=comparison, **stored)
+    stored = {name: value for name, value in facts["verdict"].items() if name != "outcome"}
+    comparison = stored.pop("comparison")
+    if comparison["interval"] is not None:
+        comparison["interval"] = tuple(comparison["interval"])  # a list in JSON
+    verdict = Verdict(Comparison(**comparison), **stored)
     return Adaptation(out / MODEL_FOLDER, verdict, facts["is_adapted"])

@@ -1,11 +1,11 @@
 """The passages to adapt to, and what they look like to a retriever before anything is trained."""
 
-import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,6 @@ from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.retrieval.bm25 import Bm25
 
 from .queries import make_queries
-
-logger = logging.getLogger(__name__)
 
 LEAST_PASSAGES = 64
 _SAMPLE = 512  # passages that are looked at
@@ -73,58 +71,31 @@ def cut_text(text: str, retriever: Retriever) -> Iterator[str]:
             yield passage
 
 
-@dataclass(frozen=True)
-class Look:
-    """What passages look like to a retriever, from a sample.
-
-    Attributes:
-        unknown: share of tokens that are the tokenizer's unknown token.
-        split: share of words that the tokenizer splits.
-        overlap: share of the first ten results for made queries that BM25 and the retriever share.
-        seconds: for encoding all passages.
-    """
-
-    unknown: float
-    split: float
-    overlap: float
-    seconds: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.unknown:.1%} of the tokens are unknown to the model, {self.split:.0%} of the "
-            f"words are split; BM25 and the model share {self.overlap:.0%} of their first ten "
-            f"results; encoding takes about {self.seconds / 60:.1f} minutes"
-        )
-
-
-def look_at(passages: Dataset, retriever: Retriever, *, seed: int = 0) -> Look:
-    """Look at a sample of passages through a retriever."""
+def describe(passages: Dataset, retriever: Retriever, *, seed: int = 0) -> str:
+    """What a sample of passages looks like to a retriever, before anything is trained."""
     random = np.random.default_rng(seed)
     rows = random.choice(len(passages), min(_SAMPLE, len(passages)), replace=False)
     sample = passages.select(np.sort(rows))
-    tokenizer: Any = retriever.model.tokenizer
     titles, texts = list(sample["title"]), list(sample["text"])
+    tokenizer: Any = retriever.model.tokenizer
     encoded = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=512)
-    ids = np.concatenate([np.array(row, dtype=np.int64) for row in encoded["input_ids"]])
-    words: list[int] = []
-    for i in range(len(sample)):
-        numbers = [word for word in encoded.word_ids(i) if word is not None]
-        words += np.unique(numbers, return_counts=True)[1].tolist()
+    tokens = [token for ids in encoded["input_ids"] for token in ids]
+    words = Counter((row, word) for row in range(len(texts)) for word in encoded.word_ids(row))
+    n_split = sum(n_tokens > 1 for n_tokens in words.values())
     started = time.perf_counter()
     vectors = retriever.encode_passages(sample)
     seconds = (time.perf_counter() - started) * len(passages) / len(sample)
-    queries = make_queries(titles, texts, kinds=("sentence", "keywords"), n=100, seed=seed)
-    shared = []
-    if queries:
-        bm25, found = Bm25(sample), retriever.encode_queries([query.text for query in queries])
-        for query, scores in zip(queries, found @ vectors.T, strict=True):
-            lexical = np.argsort(-bm25.scores(query.text), kind="stable")[:10]
-            shared.append(
-                len(np.intersect1d(lexical, np.argsort(-scores, kind="stable")[:10])) / 10
-            )
-    return Look(
-        unknown=float((ids == tokenizer.unk_token_id).mean()) if len(ids) else 0.0,
-        split=float((np.array(words) > 1).mean()) if words else 0.0,
-        overlap=float(np.mean(shared)) if shared else 0.0,
-        seconds=seconds,
+    overlap = 0.0
+    if queries := make_queries(titles, texts, kinds=("sentence", "keywords"), n=100, seed=seed):
+        asked, bm25 = [query.text for query in queries], Bm25(sample)
+        lexical = np.stack([bm25.scores(text) for text in asked])  # (Q, N)
+        dense = retriever.encode_queries(asked) @ vectors.T  # (Q, N)
+        first = (np.argsort(-scores, kind="stable")[:, :10] for scores in (lexical, dense))
+        overlap = fmean(len(np.intersect1d(*rows)) / 10 for rows in zip(*first, strict=True))
+    unknown = tokens.count(tokenizer.unk_token_id) / max(len(tokens), 1)
+    split = n_split / max(len(words), 1)
+    return (
+        f"{unknown:.1%} of the tokens are unknown to the model, {split:.0%} of the words are split;"
+        f" BM25 and the model share {overlap:.0%} of their first ten results; encoding takes about"
+        f" {seconds / 60:.1f} minutes"
     )

@@ -12,7 +12,7 @@ keywords    3 to 6 of its 12 words with the highest tf-idf, in their order in th
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from random import Random
@@ -57,7 +57,7 @@ class PassageParts:
     def __init__(self, titles: Sequence[str], texts: Sequence[str]):
         self.titles, self.texts = titles, texts
         both = zip(titles, texts, strict=True)
-        self._counts = [Counter(_words(f"{title} {text}")) for title, text in both]
+        self._counts = [Counter(_WORD.findall(f"{t} {text}".lower())) for t, text in both]
         self._n_passages_with = Counter(word for counts in self._counts for word in counts)
 
     def title(self, row: int, random: Random) -> str | None:
@@ -107,21 +107,13 @@ def make_queries(
 ) -> list[Query]:
     """Make up to n queries of each kind, each of another passage, in random order."""
     parts, random = PassageParts(titles, texts), Random(seed)
-    queries = []
+    queries: list[Query] = []
     for kind in kinds:
         order = random.sample(range(len(texts)), len(texts))
         made = ((row, getattr(parts, kind)(row, random)) for row in order)
-        queries += _first(n, (Query(text, row, kind) for row, text in made if text))
+        queries += islice((Query(text, row, kind) for row, text in made if text), n)
     random.shuffle(queries)
     return queries
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
-
-
-def _first(n: int, queries: Iterator[Query]) -> list[Query]:
-    return list(islice(queries, n))
 
 
 def read_queries(file: Path, ids: Sequence[str], contents: Sequence[str]) -> list[Query]:

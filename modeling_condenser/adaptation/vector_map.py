@@ -54,8 +54,11 @@ class Teacher:
 
     def scores(self, texts: Sequence[str], vectors: np.ndarray) -> np.ndarray:
         """Standardised and fused, (Q, N) float32."""
-        lexical, dense = map(standardise, self.parts(texts, vectors))
-        return self.weight * lexical + (1 - self.weight) * dense
+        return self.fuse(*self.parts(texts, vectors))
+
+    def fuse(self, lexical: np.ndarray, dense: np.ndarray) -> np.ndarray:
+        """The weighted sum of standardised scores, (Q, N) float32."""
+        return self.weight * standardise(lexical) + (1 - self.weight) * standardise(dense)
 
 
 def standardise(scores: np.ndarray) -> np.ndarray:
@@ -101,9 +104,8 @@ def select_queries(
         for scores in parts:
             own = np.take_along_axis(scores, rows[:, None], axis=1)  # (Q, 1)
             is_found |= ((scores > own).sum(axis=1) < _KEPT_RANK) & (own[:, 0] != 0)
-        is_found |= np.array([bool(query.scores) or query.kind in (FILE, JUDGED) for query in some])
-        lexical, dense = map(standardise, parts)
-        fused = teacher.weight * lexical + (1 - teacher.weight) * dense
+        is_found |= np.array([query.kind in (FILE, JUDGED) for query in some])
+        fused = teacher.fuse(*parts)
         depth = min(_FIRST_RANKS, fused.shape[1])
         best = np.argpartition(-fused, depth - 1, axis=1)[:, :depth]
         kept += (first + np.flatnonzero(is_found)).tolist()

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.encoder_parts import n_positions
+from modeling_condenser.encoder_parts import contract_of, n_positions
 from modeling_condenser.encoding.batches import make_batches, tokenize_texts
 from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
@@ -135,7 +135,8 @@ def exported(
     """The encoder of a checkpoint in memory as a retriever, from a temporary folder."""
     encoder = model.condenser.encoder
     longest = min(max_length, n_positions(encoder) or max_length)
-    contract = _shortened(EncodingContract.of_checkpoint(model.config, longest=longest), longest)
+    contract = EncodingContract(**contract_of(model.config, longest=longest))
+    contract = _shortened(contract, longest)
     contract = replace(contract, similarity=similarity or contract.similarity)
     with tempfile.TemporaryDirectory(prefix="condenser-readiness-") as scratch:
         # Copies, because saving changes configuration and tokenizer.

@@ -47,7 +47,6 @@ from modeling_condenser.model_files.model_folder import (
     read_config,
     read_json,
 )
-from modeling_condenser.publishing.provenance import read_provenance, trained_similarity
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.whole_files import checksum_file
 
@@ -123,7 +122,7 @@ def stated_similarity(folder: Path) -> Similarity | None:
         return EncodingContract.load(folder).similarity
     if is_checkpoint(folder):
         encoding = read_config(folder).get("encoding") or {}
-        return trained_similarity(read_provenance(folder)) or encoding.get("similarity", "dot")
+        return encoding.get("similarity", "dot")
     stated = read_json(folder / MODULES_CONFIG_FILE, {}).get("similarity_fn_name")
     if stated is None:  # as in models saved by old versions; the library's default states nothing
         modules = read_json(folder / MODULES_FILE, [{"type": ""}])

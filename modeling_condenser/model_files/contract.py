@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from modeling_condenser.runs.recipe import fill
 
@@ -50,13 +50,6 @@ class EncodingContract:
     query_prompt: str = ""
     passage_prompt: str = ""
     token_type_ids: bool = False
-
-    @classmethod
-    def of_checkpoint(cls, config: Any, *, longest: int) -> "EncodingContract":
-        """The contract that the config of a checkpoint states; `longest` is the default length."""
-        from modeling_condenser.encoder_parts import contract_of  # imports torch
-
-        return cls(**contract_of(config, longest=longest))
 
     @classmethod
     def load(cls, folder: Path) -> "EncodingContract":

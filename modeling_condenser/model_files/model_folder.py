@@ -10,6 +10,7 @@ from huggingface_hub import errors, snapshot_download
 
 from modeling_condenser.runs.recipe import refuse_ambiguous
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, last_whole_checkpoint
+from modeling_condenser.runs.whole_files import read_json
 
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
@@ -128,16 +129,6 @@ def find_weights(folder: Path) -> Path | None:
         if (found / CONFIG_FILE).is_file():
             return found
     return last_whole_checkpoint(folder)
-
-
-def read_json(file: Path, otherwise: Any) -> Any:
-    """The content of a JSON file; `otherwise` if there is no such file."""
-    if not file.is_file():
-        return otherwise
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not valid JSON: {error}.") from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -39,8 +39,7 @@ PLACEHOLDER = "OWNER/NAME"
 """Stands in the card's examples until the repository has a name."""
 
 _TEMPLATE = Path(__file__).with_name("card.md.jinja")
-# Earlier versions wrote one such block for each section.
-_GENERATED = re.compile(r"<!-- condenser:(\w+) -->.*?<!-- /condenser:\1 -->", re.DOTALL)
+_GENERATED = re.compile(r"<!-- condenser:card -->.*?<!-- /condenser:card -->", re.DOTALL)
 # Word in a stage's name, objective or settings -> key in references.bib.
 _PAPERS = {
     "ict": "lee-etal-2019-latent",
@@ -78,7 +77,7 @@ def write_card(
     stages, results = read_provenance(folder), read_results(folder)
     own_stages = drop_starter(stages)
     readiness = {n: s.readiness for n, s in label_stages(own_stages).items() if s.readiness}
-    pictures = _draw_pictures(own_stages, readiness)
+    pictures = _draw_pictures(label_stages(own_stages))
     is_retriever = any(stage.name in (FINETUNING, ADAPTATION) for stage in stages)
     title = name.rpartition("/")[2] if name else _title(folder)
     existing, text = read_card(folder / CARD_FILE)
@@ -86,13 +85,15 @@ def write_card(
     if contract:
         task = "sentence-similarity" if is_retriever else "feature-extraction"
         tags += ["sentence-transformers", "feature-extraction"]
+    encoders = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
     made = ModelCardData(
         library_name="sentence-transformers" if contract else "transformers",
         pipeline_tag=task,
         tags=tags,
+        base_model=next(filter(None, encoders), None),
+        datasets=_find_data(stages) or None,
         model_name=title if results else None,
         eval_results=_list_figures(results) or None,
-        **_name_sources(stages),
     )
     merged = {**_merge_metadata(existing, made.to_dict()), **(metadata or {})}
     card = ModelCard.from_template(
@@ -164,15 +165,14 @@ class _CardLoader(yaml.SafeLoader):
 
 def read_card(file: Path) -> tuple[dict[str, Any], str]:
     """A card's metadata and text, both empty without a card; a ValueError for broken metadata."""
-    if not file.is_file():
-        return {}, ""
+    content = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
+    block = REGEX_YAML_BLOCK.match(content)
     try:
-        card = ModelCard(content := file.read_text(encoding="utf-8-sig"))
-        block = REGEX_YAML_BLOCK.search(content)
-        metadata = yaml.load(block[2], _CardLoader) if block else None
-    except Exception as error:  # YAML errors, and whatever else the metadata class raises
+        metadata = dict((yaml.load(block[2], _CardLoader) if block else None) or {})
+    except (yaml.YAMLError, TypeError, ValueError) as error:
         raise ValueError(f"The metadata at the top of {file} cannot be read: {error}.") from error
-    return {name: v for name, v in (metadata or {}).items() if v is not None}, card.text
+    text = content[block.end() :] if block else content
+    return {name: value for name, value in metadata.items() if value is not None}, text
 
 
 def _list_figures(results: Sequence[EvaluationResult]) -> list[EvalResult]:
@@ -194,19 +194,15 @@ def _list_figures(results: Sequence[EvaluationResult]) -> list[EvalResult]:
     ]
 
 
-def _name_sources(stages: Sequence[Stage]) -> dict[str, Any]:
-    """The last starting encoder of the stages that is on the Hub, and their data sets."""
-    encoders = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
-    data = [
+def _find_data(stages: Sequence[Stage]) -> list[str]:
+    """The data sets of the stages that are on the Hub."""
+    names = [
         hub_name(part.get("path") if isinstance(part, Mapping) else part)
         for stage in stages
         for key in ("corpus", "collection", "data")
         for part in markdown.as_list(stage.recipe.get(key))
     ]
-    return {
-        "base_model": next(filter(None, encoders), None),
-        "datasets": list(dict.fromkeys(filter(None, data))) or None,
-    }
+    return list(dict.fromkeys(filter(None, names)))
 
 
 def _merge_metadata(existing: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,21 +215,20 @@ def _merge_metadata(existing: Mapping[str, Any], made: Mapping[str, Any]) -> dic
     return merged
 
 
-def _draw_pictures(
-    stages: Sequence[Stage], readiness: Mapping[str, training_log.Log]
-) -> dict[str, bytes]:
+def _draw_pictures(stages: Mapping[str, Stage]) -> dict[str, bytes]:
     """File name -> picture of training curves, readiness and attention entropy, if recorded."""
-    pictures = {}
-    logs = {n: s.log for n, s in label_stages(stages).items() if training_log.has_curves(s.log)}
-    if logs:
-        pictures[CURVES_FILE] = training_log.draw_curves(logs)
-    if any(len(entries) > 1 for entries in readiness.values()):
-        pictures[training_log.READINESS_FILE] = training_log.draw_curves(readiness)
+    logs = {n: stage.log for n, stage in stages.items() if training_log.has_curves(stage.log)}
+    readiness = {n: stage.readiness for n, stage in stages.items() if stage.readiness}
     panels = {
         label: training_log.first_and_last(entries)
         for label, entries in readiness.items()
         if training_log.layer_entropies(entries[-1])
     }
+    pictures = {}
+    if logs:
+        pictures[CURVES_FILE] = training_log.draw_curves(logs)
+    if any(len(entries) > 1 for entries in readiness.values()):
+        pictures[training_log.READINESS_FILE] = training_log.draw_curves(readiness)
     if panels:
         pictures[training_log.ENTROPY_FILE] = training_log.draw_entropies(panels)
     return pictures
@@ -247,14 +242,14 @@ def _title(folder: Path) -> str:
 
 def cite(stages: Sequence[Stage]) -> str:
     """The papers of all stages, as BibTeX; Condenser's if no method is recorded."""
-    keys: list[str] = []
+    words: set[str] = set()
     for stage in stages:
         objective = str(stage.run.get("objective") or stage.recipe.get("objective", "")).lower()
-        words = {stage.name, objective, *(name for name, value in stage.recipe.items() if value)}
         started = str(stage.recipe.get("encoder", "")).lower().removeprefix(STARTER_TITLE)
-        for text in (objective, started.replace("-", "")):  # models of others, too
-            words |= {name for name in ("condenser", "cocondenser") if name in text}
-        keys += [key for word, key in _PAPERS.items() if word in words]
+        names = f"{objective} {started.replace('-', '')}"  # of models of others, too
+        words |= {stage.name, objective, *(name for name, value in stage.recipe.items() if value)}
+        words |= {name for name in ("condenser", "cocondenser") if name in names}
+    keys = {key for word, key in _PAPERS.items() if word in words} or {_PAPERS["condenser"]}
     entries = _TEMPLATE.with_name("references.bib").read_text("utf-8").strip().split("\n\n")
-    by_key = {re.findall(r"\{([^,]+),", entry)[0]: entry for entry in entries}
-    return "\n\n".join(by_key[key] for key in dict.fromkeys(keys or [_PAPERS["condenser"]]))
+    cited = [entry for entry in entries if entry.partition("{")[2].partition(",")[0] in keys]
+    return "\n\n".join(cited)

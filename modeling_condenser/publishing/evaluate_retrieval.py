@@ -22,7 +22,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import datasets
@@ -153,23 +152,23 @@ def search(
     return best
 
 
-def measure_run(qrels: Qrels, run: Run, names: Iterable[str]) -> dict[str, float]:
+def measure_run(qrels: Qrels, run: Run, names: Sequence[str]) -> dict[str, float]:
     """Means over all queries. ir_measures sees ranks, since it breaks ties in other ways."""
     ranks = {q: {p: -float(i) for i, (_, p) in enumerate(found)} for q, found in run.items()}
-    means = {}
-    for name in names:
-        measure = ir_measures.parse_measure(name.replace("R-Prec", "Rprec"))
-        means[name] = fmean(m.value for m in ir_measures.iter_calc([measure], qrels, ranks))
-    return means
+    means = ir_measures.calc_aggregate(map(parse, names), qrels, ranks)
+    return {name: means[parse(name)] for name in names}
+
+
+def parse(name: str) -> ir_measures.Measure:
+    return ir_measures.parse_measure(name.replace("R-Prec", "Rprec"))
 
 
 def is_measure(name: str) -> bool:
     """Whether ir_measures knows it, unlike Hit@k and measures of the user's own."""
     try:
-        ir_measures.parse_measure(name.replace("R-Prec", "Rprec"))
+        return parse(name) is not None
     except NameError:
         return False
-    return True
 
 
 def plan(wanted: argparse.Namespace, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -219,7 +218,7 @@ def main() -> int:
     folder = find_folder(wanted.model, MODEL_FILES, revision=wanted.revision)
     file = folder / "evaluation_results.json"
     results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    tasks = plan(wanted, [r for r in results if not r.get("search") and not r.get("benchmark")])
+    tasks = plan(wanted, [result for result in results if not result.get("search")])
     if not tasks:
         parser.error(f"no result in {file} is of a public collection: name a collection")
     encoder = open_encoder(folder, wanted.device)

@@ -20,16 +20,14 @@ from modeling_condenser.model_files.model_folder import (
     find_model_folder,
     is_checkpoint,
     quiet_loading,
-    read_json,
 )
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 from modeling_condenser.runs.run_folder import (
     RunIdentity,
     fingerprints_of,
-    restore_folder,
     whole_folder,
 )
-from modeling_condenser.runs.whole_files import write_json
+from modeling_condenser.runs.whole_files import read_json, write_json
 
 from .card import CARD_FILE, write_card
 from .provenance import (
@@ -37,7 +35,6 @@ from .provenance import (
     RUNS_FOLDER,
     Stage,
     read_provenance,
-    trained_similarity,
     write_provenance,
 )
 
@@ -62,60 +59,46 @@ def export_encoder(
     Raises:
         ValueError: `out` holds something else, or the checkpoint has no or not all weights.
     """
-    out = Path(out)
-    source = find_model_folder(checkpoint)
+    out, source = Path(out), find_model_folder(checkpoint)
     if not is_checkpoint(source):
         raise ValueError(
             f"{checkpoint} is not a pre-training checkpoint, so there is nothing to export: name a"
             " run folder of `condenser pretrain`, or use a plain encoder as it is."
         )
-    stages = read_provenance(source)
-    restore_folder(out)
-    _check_same_run(out, stages)
-    with quiet_loading():
+    with quiet_loading(), whole_folder(out) as partial:
         loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
-    model, info = loaded
-    refuse_incomplete(source, info["missing_keys"], set())
-    if similarity := trained_similarity(stages):  # which configs of older versions lack
-        model.config.compare_by(similarity)
-    with whole_folder(out) as partial:
+        model, info = loaded
+        refuse_incomplete(source, info["missing_keys"], set())
         if (out / CARD_FILE).is_file():  # a person's own text in it is kept
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
-        with quiet_loading():
-            model.save_encoder(partial, contract=asdict(contract) if contract else None)
-        _add_records(partial, stages)
+        model.save_encoder(partial, contract=asdict(contract) if contract else None)
+        _add_records(partial, read_provenance(source))
         write_card(partial)
-        _refuse_other_files(out, partial)
+        _check_replaceable(out, partial)
     return out
 
 
-def _check_same_run(out: Path, stages: Sequence[Stage]) -> None:
-    """Raise a ValueError unless a folder is new, empty or an export of the run of these stages."""
-    if not (any(out.iterdir()) if out.is_dir() else out.exists()):
-        return
-    found = read_provenance(out)
-    if not (out / EVALUATION_SCRIPT).is_file() or not found or len(found) != len(stages):
+def _check_replaceable(out: Path, new: Path) -> None:
+    """Raise a ValueError unless a folder is new or empty, or an export of the same run alone."""
+    there = {file.name for file in out.glob("*")}
+    then, now = ([_identity(stage) for stage in read_provenance(f)] for f in (out, new))
+    if there and (EVALUATION_SCRIPT not in there or not then or len(then) != len(now)):
         raise ValueError(f"{out} is not empty and not an export of this run: name another folder.")
-    for earlier, stage in zip(found, stages, strict=True):
-        if changed := _identity(stage).differences(_identity(earlier)):
-            raise ValueError(
-                f"{out} is an export of another run ({', '.join(changed)}): name another folder."
-            )
-
-
-def _identity(stage: Stage) -> RunIdentity:
-    return RunIdentity({"stage": stage.name, **stage.recipe}, fingerprints_of(stage.run))
-
-
-def _refuse_other_files(out: Path, partial: Path) -> None:
-    """Raise a ValueError if replacing an export would remove files that it does not consist of."""
-    known = {file.name for file in partial.iterdir()} | {RESULTS_FILE, RUNS_FOLDER}
-    there = {file.name for file in out.iterdir()} if out.is_dir() else set()
-    if others := sorted(there - known):
+    pairs = zip(now, then, strict=False)
+    if changed := [change for stage, earlier in pairs for change in stage.differences(earlier)]:
+        raise ValueError(
+            f"{out} is an export of another run ({', '.join(changed)}): name another folder."
+        )
+    made = {file.name for file in new.iterdir()} | {RESULTS_FILE, RUNS_FOLDER}
+    if others := sorted(there - made):
         raise ValueError(
             f"{out} also holds {', '.join(others)}, which a new export would remove: move it, or "
             "name another folder."
         )
+
+
+def _identity(stage: Stage) -> RunIdentity:
+    return RunIdentity({"stage": stage.name, **stage.recipe}, fingerprints_of(stage.run))
 
 
 def write_repository(

@@ -19,14 +19,14 @@ from typing import Any
 
 import yaml
 
-from modeling_condenser.model_files.model_folder import (
-    STARTER,
-    STARTER_FOLDER,
-    STARTER_TITLE,
-    read_json,
-)
+from modeling_condenser.model_files.model_folder import STARTER, STARTER_FOLDER, STARTER_TITLE
 from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE, describe_machine
-from modeling_condenser.runs.whole_files import checksum_file, whole_file, write_json
+from modeling_condenser.runs.whole_files import (
+    checksum_file,
+    read_json,
+    whole_file,
+    write_json,
+)
 
 from .training_log import readiness_entries, thin_log
 
@@ -78,11 +78,6 @@ def read_start(name: str) -> list[Stage]:
     """The stages of the encoder that a training starts from; none if it is not a local one."""
     encoder = STARTER_FOLDER if name == STARTER else Path(name)
     return read_provenance(encoder) if name and encoder.is_dir() else []
-
-
-def trained_similarity(stages: Sequence[Stage]) -> Any:
-    """The similarity that the recipe of the last stage states; None if it states none."""
-    return stages[-1].recipe.get("similarity") if stages else None
 
 
 def drop_starter(stages: Sequence[Stage]) -> Sequence[Stage]:
@@ -164,7 +159,6 @@ class EvaluationResult:
         run: `file` (within the repository) and `sha256` (of the uncompressed run).
         shared_queries: other split of the collection -> number of these queries that it has too.
         qrels_sha256: of the judgements as sorted lines in TREC format.
-        benchmark: the task's benchmark, such as "MTEB"; None for a collection.
         command: reproduces the result of the model `OWNER/NAME`.
         date: in UTC, as in 2026-01-31.
     """
@@ -183,7 +177,6 @@ class EvaluationResult:
     shared_queries: Mapping[str, int] = field(default_factory=dict)
     qrels_sha256: str | None = None
     fingerprint_passages: str | None = None
-    benchmark: str | None = None
     command: str | None = None
     date: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -192,9 +185,7 @@ class EvaluationResult:
     def key(self) -> str:
         """A later result with the same key replaces this one."""
         search = [f"{name}={value}" for name, value in sorted(self.search.items())]
-        named = [self.benchmark, self.collection] if self.benchmark else []
-        source = self.source or self.collection
-        words = map(str, [*named, source, self.split, self.depth, *search])
+        words = (self.source or self.collection, self.split, str(self.depth), *search)
         return re.sub(r"[^\w.=-]+", "_", "-".join(words)).lstrip(".")
 
 

@@ -17,8 +17,9 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import validate_repo_id
 
 from modeling_condenser.model_files.contract import CONTRACT_FILE
-from modeling_condenser.model_files.model_folder import CONFIG_FILE, find_weights, read_json
+from modeling_condenser.model_files.model_folder import CONFIG_FILE, find_weights
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, TRAINING_STATE
+from modeling_condenser.runs.whole_files import read_json
 
 from .card import CARD_FILE, read_card, read_contract, write_card
 from .provenance import SECRET

@@ -49,17 +49,16 @@ def find_recipe(name_or_path: str | Path) -> Path:
     package = Path(__file__).parents[1]
     installed = package / "recipes"  # the folder configuration/ of the repository
     shipped = installed if installed.is_dir() else package.parent / "configuration"
+    files = shipped.rglob("*.yaml")
+    recipes = {file.relative_to(shipped).with_suffix("").as_posix(): file for file in files}
     name = str(name_or_path).removesuffix(".yaml")
-    recipe = shipped / f"{name}.yaml"
-    if name.startswith(".") or path.is_absolute() or not recipe.is_file():
-        files = (file.relative_to(shipped) for file in shipped.rglob("*.yaml"))
-        names = [file.with_suffix("").as_posix() for file in files]
-        nearest = ", ".join(get_close_matches(name, names, n=3, cutoff=0.0))
+    if name not in recipes:
+        nearest = ", ".join(get_close_matches(name, recipes, n=3, cutoff=0.0))
         raise FileNotFoundError(
             f"There is no recipe {str(name_or_path)!r}: give a YAML file, or a recipe such as "
             f"{nearest}; all are in {shipped}."
         )
-    return recipe
+    return recipes[name]
 
 
 def is_path(text: str) -> bool:

@@ -6,7 +6,6 @@ A checkpoint is complete if it has the manifest, which is written last. A folder
 
 import importlib.metadata
 import json
-import logging
 import os
 import platform
 import re
@@ -20,9 +19,7 @@ from typing import Any
 
 import yaml
 
-from .whole_files import whole_file, write_json
-
-logger = logging.getLogger(__name__)
+from .whole_files import read_json, whole_file, write_json
 
 RECIPE_FILE = "recipe.yaml"
 RUN_FILE = "run.json"
@@ -95,12 +92,9 @@ def read_identity(folder: Path) -> RunIdentity | None:
     if not (folder / RECIPE_FILE).is_file():
         return None
     settings = yaml.safe_load((folder / RECIPE_FILE).read_text()) or {}
-    facts: dict[str, Any] = {}
-    if (folder / RUN_FILE).is_file():
-        facts = json.loads((folder / RUN_FILE).read_text())
-    elif checkpoints := whole_checkpoints(folder):
-        facts = read_manifest(checkpoints[-1])
-    return RunIdentity(settings, fingerprints_of(facts))
+    checkpoint = last_whole_checkpoint(folder)
+    so_far = read_manifest(checkpoint) if checkpoint else {}
+    return RunIdentity(settings, fingerprints_of(read_json(folder / RUN_FILE, so_far)))
 
 
 def check_run_folder(folder: Path, identity: RunIdentity) -> None:
@@ -181,8 +175,7 @@ def record_run(folder: Path, facts: Mapping[str, Any]) -> None:
 
 def read_log(run_folder: Path, *, measure: str = "loss") -> list[dict[str, float]]:
     """Read the log entries of a finished run that have a measure."""
-    entries = json.loads((run_folder / LOG_FILE).read_text())
-    return [entry for entry in entries if measure in entry]
+    return [entry for entry in json.loads((run_folder / LOG_FILE).read_text()) if measure in entry]
 
 
 def seal_checkpoint(folder: Path, facts: Mapping[str, Any] | None = None) -> None:
@@ -192,7 +185,7 @@ def seal_checkpoint(folder: Path, facts: Mapping[str, Any] | None = None) -> Non
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:
     """The manifest of a checkpoint; empty if there is none, as in those of other trainers."""
-    return json.loads((checkpoint / MANIFEST).read_text()) if is_complete(checkpoint) else {}
+    return read_json(checkpoint / MANIFEST, {})
 
 
 def is_complete(folder: Path) -> bool:
@@ -205,18 +198,9 @@ def all_checkpoints(run_folder: Path) -> list[Path]:
     return sorted(filter(Path.is_dir, run_folder.glob("checkpoint-*")), key=_step)
 
 
-def whole_checkpoints(run_folder: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first."""
-    return list(filter(is_complete, all_checkpoints(run_folder)))
-
-
 def last_whole_checkpoint(run_folder: Path) -> Path | None:
-    """Find the newest complete checkpoint, if there is one. Incomplete ones are logged."""
-    for folder in reversed(all_checkpoints(run_folder)):
-        if is_complete(folder):
-            return folder
-        logger.warning("%s is incomplete; trying an older checkpoint.", folder)
-    return None
+    """The newest complete checkpoint of a run; None if there is none."""
+    return next(filter(is_complete, reversed(all_checkpoints(run_folder))), None)
 
 
 def _step(folder: Path) -> int:
@@ -229,7 +213,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """Write a folder atomically: yield a new folder, which replaces it if the block succeeds."""
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a folder.")
-    restore_folder(folder)
+    _restore(folder)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a killed process
     partial.mkdir(parents=True)
@@ -239,11 +223,11 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             folder.replace(_replaced(folder))
         partial.replace(folder)
     finally:
-        restore_folder(folder)
+        _restore(folder)
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def restore_folder(folder: Path) -> None:
+def _restore(folder: Path) -> None:
     """Put back a folder that `whole_folder` had moved away, unless the new one is in its place."""
     replaced = _replaced(folder)
     if folder.exists():

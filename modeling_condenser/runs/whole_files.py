@@ -1,4 +1,4 @@
-"""Writes files atomically: under a temporary name in the same folder, then renamed."""
+"""Writes files atomically, under a temporary name in the same folder, and reads JSON."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 @contextmanager
@@ -22,6 +22,16 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def read_json(file: Path, otherwise: Any) -> Any:
+    """The content of a JSON file; `otherwise` if there is no such file."""
+    if not file.is_file():
+        return otherwise
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not valid JSON: {error}.") from error
 
 
 def write_json(path: Path, content: object) -> None:

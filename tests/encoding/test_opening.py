@@ -58,9 +58,7 @@ def test_a_checkpoint_points_to_its_export_and_encodes_as_it_does(bert_run, tmp_
     run = Path(shutil.copytree(bert_run, tmp_path / "run"))
     checkpoint = run / "model"
     change_json(checkpoint / "tokenizer_config.json", model_max_length=512)  # 64 positions
-    stages = json.loads((checkpoint / "provenance.json").read_text())
-    stages[-1]["recipe"]["similarity"] = "cosine"
-    (checkpoint / "provenance.json").write_text(json.dumps(stages))
+    change_json(checkpoint / "config.json", encoding={"similarity": "cosine"})
     with pytest.raises(ValueError, match=f"checkpoint: `condenser export {checkpoint} ENCODER`"):
         Retriever(checkpoint)
     own = Retriever(checkpoint, pooling="cls")

@@ -1,14 +1,11 @@
 """Models are found by their names, on the Hub and elsewhere."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from modeling_condenser.model_files import model_folder
 from modeling_condenser.model_files.model_folder import fetch, find_model_folder
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.publishing.provenance import read_provenance
 from tests.publishing.loopback_hub import contents
 
 NAME = "owner/encoder"
@@ -58,18 +55,3 @@ def test_the_bundled_encoder_is_found_by_its_name(tmp_path, monkeypatch):
     assert find_model_folder("./starter") == Path("./starter")
     with pytest.raises(ValueError, match="starter is the encoder .* write ./starter for the one"):
         find_model_folder("starter")
-
-
-@pytest.mark.slow
-def test_a_checkpoint_is_exported_by_its_name_and_none_of_its_code_is_run(
-    loopback_hub, bert_run, exported, tmp_path
-):
-    checkpoint = Path(shutil.copytree(bert_run / "model", tmp_path / "checkpoint"))
-    for file in checkpoint.glob("*.py"):
-        file.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
-    sha = loopback_hub.put(checkpoint, "owner/condenser")
-    out = export_encoder(f"owner/condenser@{sha}", tmp_path / "out")
-    weights = (out / "model.safetensors").read_bytes()
-    assert weights == (exported / "model.safetensors").read_bytes()
-    assert read_provenance(out) == read_provenance(exported)
-    assert not (tmp_path / "executed").exists()

@@ -1,17 +1,16 @@
 """The script that is published with a model, where nothing else of this project is."""
 
-import importlib.util
 import json
 import shutil
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from modeling_condenser.publishing import evaluate_retrieval
 from modeling_condenser.publishing.provenance import RESULTS_FILE
 from modeling_condenser.retrieval.runs import read_run
 from tests.evaluation.making import evaluate_system
@@ -29,24 +28,15 @@ MEASURES = (
 )
 
 
-def open_script(folder: Path) -> ModuleType:
-    """The script of an exported folder as a module."""
-    name = "evaluate_retrieval"
-    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    """Runs a folder's script in this process: its status and the figures of each collection."""
+    """Runs the script for a model in this process: its status and each collection's figures."""
 
-    def run(folder, *words):
+    def run(model, *words):
         file = tmp_path / "figures.json"
-        monkeypatch.setattr(sys, "argv", ["x.py", *map(str, words), "--json", str(file)])
-        return open_script(folder).main(), read_figures(file)
+        words = (*words, "--model", model, "--json", file)
+        monkeypatch.setattr(sys, "argv", ["x.py", *map(str, words)])
+        return evaluate_retrieval.main(), read_figures(file)
 
     return run
 
@@ -79,11 +69,11 @@ def test_run_and_measures_are_those_of_the_package(exported, texts, tmp_path, st
     # The last place is among copies, which are ranked by id.
     depth = next(i for i, passage in enumerate(first) if passage in copies) + 12
     result = evaluate_system(exported, folder, tmp_path / "run", depth=depth, measures=MEASURES)
-    words = ("--depth", depth, "--measures", *MEASURES)
-    assert start(exported, folder, *words) == (0, [result.evaluation.means])
-    script = open_script(exported)
-    passages, queries, _ = script.read_collection(str(folder), "test")
-    ours = script.search(script.open_encoder(exported), passages, queries, depth)
+    status, [means] = start(exported, folder, "--depth", depth, "--measures", *MEASURES)
+    assert (status, means) == (0, pytest.approx(result.evaluation.means, abs=1e-12))
+    passages, queries, _ = evaluate_retrieval.read_collection(str(folder), "test")
+    encoder = evaluate_retrieval.open_encoder(exported)
+    ours = evaluate_retrieval.search(encoder, passages, queries, depth)
     for query, expected in read_run(result.run_file).items():
         costs, ranking = zip(*ours[query], strict=True)
         assert list(ranking) == list(expected)
@@ -135,9 +125,9 @@ def test_the_cards_public_results_are_reproduced_from_the_hub(
     gone = {**public, "collection": "gone", "source": "owner/gone"}
     (folder / RESULTS_FILE).write_text(json.dumps([public, gone]))
     loopback_hub.put(folder, "owner/encoder")
-    assert start(folder, "--model", "owner/encoder", "--revision", revision)[0] == 0
+    assert start("owner/encoder", "--revision", revision)[0] == 0
     assert "owner/tied (test): 8 queries, depth 100\n" in capsys.readouterr().out
-    assert start(folder, "--model", "owner/encoder")[0] == 2
+    assert start("owner/encoder")[0] == 2
     assert "error: owner/gone (test): " in capsys.readouterr().err
 
 
@@ -164,7 +154,7 @@ def test_configurations_of_a_data_set_are_read(exported, texts, tmp_path, start)
     assert start(exported, folder, "--split", "dev") == (0, [expected.evaluation.means])
 
 
-def test_ids_stay_as_they_are_and_titles_may_be_missing(exported, texts, tmp_path):
+def test_ids_stay_as_they_are_and_titles_may_be_missing(texts, tmp_path):
     ids = ["007", "7", "2020-01-01", "1.0", " x", "ü"]
     folder = write_collection(
         tmp_path / "ids",
@@ -172,7 +162,7 @@ def test_ids_stay_as_they_are_and_titles_may_be_missing(exported, texts, tmp_pat
         [{"_id": "007", "text": "why?"}, {"_id": 7, "text": "a"}, {"_id": "8", "text": "b"}],
         test=[("007", "007", 1), ("7", "2020-01-01", 2), ("7", "7", 0), ("8", "7", 0)],
     )
-    passages, queries, qrels = open_script(exported).read_collection(str(folder), "test")
+    passages, queries, qrels = evaluate_retrieval.read_collection(str(folder), "test")
     assert list(passages) == [(name, "", texts[i]) for i, name in enumerate(ids)]
     assert queries == {"007": "why?", "7": "a"}
     assert qrels == {"007": {"007": 1}, "7": {"2020-01-01": 2, "7": 0}}
@@ -203,4 +193,4 @@ def test_a_query_that_is_a_passage_is_left_out_as_by_the_package(exported, texts
     with (folder / "qrels" / "test.tsv").open("a") as file:
         file.write("p0\tp5\t0\n")
     with pytest.raises(ValueError, match="'p5' has two grades for query 'p0'"):
-        open_script(exported).read_collection(str(folder), "test")
+        evaluate_retrieval.read_collection(str(folder), "test")

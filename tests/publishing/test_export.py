@@ -116,16 +116,6 @@ def test_only_an_export_of_the_same_run_is_replaced(bert_run, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_an_export_compares_as_the_contrast_did_that_it_was_trained_with(bert_run, tmp_path):
-    checkpoint = Path(shutil.copytree(bert_run / "model", tmp_path / "checkpoint"))
-    [stage] = read_provenance(checkpoint)
-    assert EncodingContract.load(export_encoder(checkpoint, tmp_path / "dot")).similarity == "dot"
-    trained = replace(stage, recipe={**stage.recipe, "similarity": "cosine"})
-    write_provenance(checkpoint, [trained])
-    out = export_encoder(checkpoint, tmp_path / "cosine")
-    assert EncodingContract.load(out).similarity == "cosine"
-
-
 def test_a_checkpoint_without_all_weights_is_refused(bert_run, tmp_path):
     broken = Path(shutil.copytree(bert_run / "model", tmp_path / "broken"))
     weights = load_file(broken / "model.safetensors")

@@ -15,7 +15,6 @@ from modeling_condenser.publishing.provenance import (
     EvaluationResult,
     Stage,
     add_result,
-    hub_name,
     read_results,
 )
 
@@ -30,17 +29,6 @@ def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path):
         EncodingContract.load(tmp_path)
     with pytest.raises(FileNotFoundError, match="empty/encoding_contract.json"):
         EncodingContract.load(tmp_path / "empty")
-
-
-def test_written_stages_come_back_also_without_logs_as_earlier_versions_had(tmp_path):
-    stages = [Stage("Fine-tuning", {"temperature": 0.05}, {}, [{"step": 1, "loss": 2.5}])]
-    provenance.write_provenance(tmp_path, stages)
-    assert provenance.read_provenance(tmp_path) == stages
-    old = [{"name": "Pre-training", "recipe": {"max_steps": 5}, "run": {"seed": 1}}]
-    (tmp_path / "provenance.json").write_text(json.dumps(old))
-    assert provenance.read_provenance(tmp_path) == [
-        Stage("Pre-training", {"max_steps": 5}, {"seed": 1})
-    ]
 
 
 def make_run(folder: Path, recipe: dict, *log: dict) -> Path:
@@ -59,9 +47,8 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
         {"loss": float("nan"), "late_loss": 8.0, "step": 2, "num_input_tokens_seen": 77},
         {"train_runtime": 60.0, "train_loss": 8.5, "step": 2},
     ]
-    assert provenance.read_stage(
-        make_run(tmp_path / "mine", recipe, *log), "Pre-training"
-    ) == Stage(
+    stage = provenance.read_stage(make_run(tmp_path / "mine", recipe, *log), "Pre-training")
+    assert stage == Stage(
         "Pre-training",
         recipe={"encoder": "local: start", "corpus": "local: notes.txt"},
         run={"data": "local: data.json", "steps": 3},
@@ -70,6 +57,8 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
             {"step": 2, "late_loss": 8.0, "num_input_tokens_seen": 77},
         ],
     )
+    provenance.write_provenance(tmp_path, [stage])
+    assert provenance.read_provenance(tmp_path) == [stage]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +71,7 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
         ("data/here", "local: here"),  # exists
         ("data/gone.txt", "local: gone.txt"),
         ("secret/plans/corpus", "local: corpus"),
+        ("data/..", "local: .."),
         ("runs/mine", "local: mine"),
         (r"C:\Users\me\encoder", "local: encoder"),
         ("file:///home/me/x.txt", "local: x.txt"),
@@ -106,12 +96,6 @@ def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths():
     prompts = {"query_prompt": "and/or/not: ", "passage_prompt": "./", "title_separator": " / / "}
     settings = {**secrets, "inner": {**secrets, "kept": 1}, **prompts}
     assert provenance.publishable(settings) == {"inner": {"kept": 1}, **prompts}
-
-
-def test_a_hub_name_has_an_owner_and_is_no_file():
-    assert hub_name("owner/name_1.2@v1") == "owner/name_1.2"
-    for other in ("name", "local: name", "data/train.jsonl", "a/b/c", "a/..", {"a": 1}):
-        assert hub_name(other) is None
 
 
 RUN = "q1 Q0 d7 1 0.5 x\nq1 Q0 d2 2 0.25 x\n"
