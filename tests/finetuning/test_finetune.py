@@ -1,6 +1,7 @@
 """Which encoders can be fine-tuned, batches, and trainings: learnt by heart, resumed, shared."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,66 @@ def test_objective_order_seed_and_epoch_decide_the_batches():
         for order in ("sequential", "shuffled")
     )
     assert in_order == list(range(200)) == sorted(shuffled) != shuffled
+
+
+@pytest.fixture(scope="module")
+def with_dev(collection, tmp_path_factory):
+    """The collection, with its training queries also as dev queries, which are then learned."""
+    folder = shutil.copytree(collection, tmp_path_factory.mktemp("dev") / "collection")
+    shutil.copy(folder / "qrels" / "train.tsv", folder / "qrels" / "dev.tsv")
+    return folder
+
+
+def dev_entries(run: Path) -> dict[int, float]:
+    log = json.loads((run / "log.json").read_text())
+    return {entry["step"]: entry["eval_nDCG@10"] for entry in log if "eval_nDCG@10" in entry}
+
+
+def test_a_start_that_training_makes_worse_is_kept(train, retriever, with_dev, caplog):
+    settings = {"encoder": str(retriever), "collection": str(with_dev), "pooling": "cls"}
+    harmful = {"learning_rate": 0.5, "max_steps": 3}
+    run = train(**settings, **harmful).parent
+    figures = dev_entries(run)
+    assert sorted(figures) == [0, 1, 2, 3] and max(figures.values()) == figures[0] > 0.5
+    start = load_file(retriever / "model.safetensors")
+    kept = load_file(run / "model" / "model.safetensors")
+    assert all(kept[name].equal(weights) for name, weights in start.items())
+    record = json.loads((run / "run.json").read_text())
+    assert (record["best_step"], record["best_dev_nDCG@10"]) == (0, figures[0])
+    assert "No step ranks the dev queries better than the start" in caplog.text
+    assert not list(run.glob("checkpoint-*"))
+    last = train("last", **settings, **harmful, load_best_model_at_end=False)
+    assert not dev_entries(last.parent)
+    name = "embeddings.word_embeddings.weight"
+    assert not load_file(last / "model.safetensors")[name].equal(start[name])
+
+
+def test_the_best_checkpoint_is_kept_and_a_resumed_run_keeps_the_same(
+    train, encoder, with_dev, monkeypatch
+):
+    settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
+    settings |= {"learning_rate": 3e-3, "max_steps": 6, "save_steps": 2, "logging_steps": 1}
+    whole = train("whole", **settings)
+    figures = dev_entries(whole.parent)
+    record = json.loads((whole.parent / "run.json").read_text())
+    assert sorted(figures) == [0, 2, 4, 6]
+    assert record["best_step"] == max(figures, key=figures.__getitem__) > 0
+    best = whole.parent / f"checkpoint-{record['best_step']}" / "model.safetensors"
+    assert best.read_bytes() == (whole / "model.safetensors").read_bytes()
+    original = RetrieverTrainer.training_step
+
+    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == 5:
+            raise KeyboardInterrupt
+        return original(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RetrieverTrainer, "training_step", training_step)
+        with pytest.raises(KeyboardInterrupt):
+            train("stopped", **settings)
+    resumed = train("stopped", **settings)
+    assert dev_entries(resumed.parent) == figures
+    assert best.read_bytes() == (resumed / "model.safetensors").read_bytes()
 
 
 @pytest.mark.slow
