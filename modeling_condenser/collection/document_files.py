@@ -64,10 +64,6 @@ class FoundDocument(NamedTuple):
     document: Document
 
 
-def _counters() -> dict[str, Counter[str]]:
-    return defaultdict(Counter)
-
-
 @dataclass
 class Collected:
     """What was read, and what was left out.
@@ -82,8 +78,8 @@ class Collected:
 
     folder: str
     counts: Counter[str] = field(default_factory=Counter)
-    left_out: dict[str, Counter[str]] = field(default_factory=_counters)
-    notes: dict[str, Counter[str]] = field(default_factory=_counters)
+    left_out: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    notes: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     unread: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:

@@ -295,23 +295,17 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
 def _check_batches(
     recipe: FinetuningRecipe, data: TrainingData, arguments: SentenceTransformerTrainingArguments
 ) -> None:
-    """Raise a ValueError if nothing would be trained."""
-    batch, n_examples = arguments.train_batch_size, len(data.examples)
-    whole = batch * arguments.world_size
-    if arguments.dataloader_drop_last and n_examples < whole:
-        raise ValueError(
-            f"There are {n_examples} examples, but a batch over all processes has {whole}, and"
-            " dataloader_drop_last drops a smaller one: lower per_device_train_batch_size."
-        )
+    """Raise a ValueError if a contrast has nothing to contrast a positive with."""
     if recipe.objective != "contrastive" or data.facts["n_negatives"]:
         return
-    if (whole if recipe.gather_across_devices else batch) < 2:
+    n_devices = arguments.world_size if recipe.gather_across_devices else 1
+    if arguments.train_batch_size * n_devices < 2:
         raise ValueError(
             "A batch is one pair, without negatives: set per_device_train_batch_size to 2 or more."
         )
     passages = data.examples.with_format("arrow")[:]["passages"]
     if len(pc.list_element(passages, 0).unique()) < 2:
         raise ValueError(
-            f"The {n_examples} examples have the same positive, so there is nothing to contrast it"
-            " with: add negatives, or examples with other positives."
+            f"The {len(data.examples)} examples have the same positive, so there is nothing to "
+            "contrast it with: add negatives, or examples with other positives."
         )

@@ -103,17 +103,8 @@ def test_a_retriever_opens_as_an_export_does(retriever, texts):
 def test_provenance_names_both_stages(retriever):
     first, second = read_provenance(retriever)
     assert (first.name, second.name) == ("Pre-training", "Fine-tuning")
-    assert first.recipe["corpus"] == "owner/corpus"
-    recipe = {"encoder": "local: encoder", "collection": "local: small", "temperature": 0.05}
-    run = {
-        "objective": "contrastive",
-        "temperature": 0.05,
-        "seed": 3,
-        "n_examples": 40,
-        "steps": 24,
-    }
-    assert recipe.items() <= second.recipe.items()
-    assert run.items() <= second.run.items()
+    assert (second.recipe["encoder"], second.recipe["temperature"]) == ("local: encoder", 0.05)
+    assert (second.run["n_examples"], second.run["steps"]) == (40, 24)
 
 
 def test_a_plain_encoder_learns_a_cross_encoders_scores(train, write_jsonl, texts):
@@ -371,19 +362,10 @@ def test_two_devices_take_the_step_of_one_with_the_whole_batch(
         assert (second[name] - weights).abs().max().item() < 1e-5, name
 
 
-def test_all_rows_are_trained_where_positives_repeat(train, write_jsonl):
-    rows = [{"query": f"question {i}", "positive": f"answer {i % 4}"} for i in range(64)]
-    settings = {"data": str(write_jsonl(rows)), "max_steps": -1}
-    settings |= {"num_train_epochs": 2, "per_device_train_batch_size": 16}
-    for name, changes in (("all", {}), ("drop", {"dataloader_drop_last": True})):
-        record = json.loads((train(name, **settings, **changes).parent / "run.json").read_text())
-        assert (record["steps"], record["n_examples"]) == (8, 64)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dataloader_drop_last": True}, "There are 3 examples, but a batch .* has 4"),
+        ({"dataloader_drop_last": True}, "ended after 0 steps, .* at least one batch of 4"),
         ({"per_device_train_batch_size": 1}, "A batch is one pair, without negatives"),
         ({"first_rows": 2}, "The 2 examples have the same positive"),
         ({"max_steps": -1, "num_train_epochs": 0}, "ended after 0 steps, so the model was not"),
