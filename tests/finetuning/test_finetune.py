@@ -243,6 +243,21 @@ def with_dev(collection, tmp_path_factory):
     return folder
 
 
+def train_until_interrupted(train: Any, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    """Train in the folder "stopped", and interrupt it before the sixth step."""
+    original = RetrieverTrainer.training_step
+
+    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == 5:
+            raise KeyboardInterrupt
+        return original(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RetrieverTrainer, "training_step", training_step)
+        with pytest.raises(KeyboardInterrupt):
+            train("stopped", **settings)
+
+
 def dev_entries(run: Path) -> dict[int, float]:
     log = json.loads((run / "log.json").read_text())
     return {entry["step"]: entry["eval_nDCG@10"] for entry in log if "eval_nDCG@10" in entry}
@@ -279,17 +294,7 @@ def test_the_best_checkpoint_is_kept_and_a_resumed_run_keeps_the_same(
     assert record["best_step"] == max(figures, key=figures.__getitem__) > 0
     best = whole.parent / f"checkpoint-{record['best_step']}" / "model.safetensors"
     assert best.read_bytes() == (whole / "model.safetensors").read_bytes()
-    original = RetrieverTrainer.training_step
-
-    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.state.global_step == 5:
-            raise KeyboardInterrupt
-        return original(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RetrieverTrainer, "training_step", training_step)
-        with pytest.raises(KeyboardInterrupt):
-            train("stopped", **settings)
+    train_until_interrupted(train, monkeypatch, **settings)
     resumed = train("stopped", **settings)
     assert dev_entries(resumed.parent) == figures
     assert best.read_bytes() == (resumed / "model.safetensors").read_bytes()
@@ -315,17 +320,7 @@ def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, monk
     settings |= {"max_steps": -1, "num_train_epochs": 2, "logging_steps": 1}
     settings |= {"save_steps": 2, "save_total_limit": 1, **changes}
     whole = train("whole", **settings)
-    original = RetrieverTrainer.training_step
-
-    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.state.global_step == 5:
-            raise KeyboardInterrupt
-        return original(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RetrieverTrainer, "training_step", training_step)
-        with pytest.raises(KeyboardInterrupt):
-            train("stopped", **settings)
+    train_until_interrupted(train, monkeypatch, **settings)
     stopped = whole.parents[1] / "stopped"
     assert not (stopped / "model").exists()
     (checkpoint,) = stopped.glob("checkpoint-*")
