@@ -164,6 +164,7 @@ class Runs:
             "num_train_epochs": 5,
             "learning_rate": 5e-5,
             "warmup_steps": 0.1,
+            "load_best_model_at_end": False,
             "output_dir": str(out),
         }
         return str(finetune(settings))

@@ -170,6 +170,7 @@ def fine_tune_on_few(retriever: Retriever, measuring: Measuring) -> Retriever:
         "disable_tqdm": True,
         "seed": measuring.sample_seed,
         "subset_seed": measuring.sample_seed,
+        "load_best_model_at_end": False,
         **measuring.finetuning,
         "encoder": str(retriever.folder),
         "pooling": retriever.contract.pooling,

@@ -52,7 +52,11 @@ def read_split(
     A split without judgements consists of the queries that have answers and no judgements in any
     other split. `beside` holds the judgements if `folder` has none; by default `<folder>-qrels`.
     """
-    questions, splits = _read_questions(folder, split), _find_splits(folder, beside)
+    records, files = _open(folder, QUERIES_FILE, _QUERIES_TABLES, split)
+    questions = [
+        (_read_id(files[0], r, "_id", "id"), r.get("text"), r.get("answers")) for r in records
+    ]
+    splits = find_judgements(folder, beside)
     rows = splits.get(split, splits.get(SAME_SPLITS.get(split, "")))
     query, passage, score = QRELS_HEADER
     place = f"{folder}, judgements of {split}"
@@ -68,28 +72,13 @@ def read_split(
     return answered, None
 
 
-def read_queries_of_splits(
-    folder: Path, split: str, *, beside: Path | None = None
-) -> tuple[list[Question], dict[str, set[str]]]:
-    """Read all queries, and the ids of the queries that each split judges, see `read_split`."""
-    query, *_ = QRELS_HEADER
-    splits = _find_splits(folder, beside).items()
-    judged = {name: {_read_id(folder, row, query) for row in rows} for name, rows in splits}
-    return _read_questions(folder, split), judged
-
-
-def _read_questions(folder: Path, split: str) -> list[Question]:
-    records, files = _open(folder, QUERIES_FILE, _QUERIES_TABLES, split)
-    return [(_read_id(files[0], r, "_id", "id"), r.get("text"), r.get("answers")) for r in records]
-
-
-def _find_splits(folder: Path, beside: Path | None) -> dict[str, Iterable[Record]]:
+def find_judgements(folder: Path, beside: Path | None = None) -> dict[str, Iterable[Record]]:
+    """Find the judgements of each split, without reading; see `read_split`."""
     beside = beside or folder.with_name(f"{folder.name}-qrels")
-    return find_judgements(folder) or find_judgements(beside, files=".")
+    return _find_in(folder, QRELS_FOLDER) or _find_in(beside, ".")
 
 
-def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Iterable[Record]]:
-    """Find the judgements of each split, in the subfolder `files` or a table, without reading."""
+def _find_in(folder: Path, files: str) -> dict[str, Iterable[Record]]:
     splits: dict[str, Iterable[Record]] = {}
     for path in sorted((folder / files).glob("[!.]*")):
         split, _, ending = plain_name(path).rpartition(".")

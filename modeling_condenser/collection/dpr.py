@@ -6,11 +6,9 @@ module; files may end in `.gz`. There are no judgements.
 """
 
 import ast
-import logging
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
 
 import regex  # type: ignore[import-untyped]
 
@@ -18,11 +16,8 @@ from .collection import Question
 from .passages import PassageRows
 from .text_files import find_file, need_file, read_table
 
-logger = logging.getLogger(__name__)
-
 DESCRIPTION = "psgs_w100.tsv (DPR)"
 PASSAGES_FILE = "psgs_w100.tsv"
-Match = Literal["string", "regex"]
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 
@@ -64,30 +59,18 @@ class AnswerMatcher:
 
     Args:
         answers: to one question.
-        match: "string" for tokens; "regex" for regular expressions, ignoring case (CuratedTREC).
     """
 
-    def __init__(self, answers: Iterable[str], *, match: Match = "string") -> None:
-        self._answers, self._patterns = [], []
-        for answer in answers:
-            form = unicodedata.normalize("NFD", answer)
-            if match == "string":
-                self._answers.append(_tokens(form))
-                continue
-            try:
-                self._patterns.append(regex.compile(form, flags=regex.IGNORECASE | regex.MULTILINE))
-            except regex.error as error:
-                logger.warning("%r is not a regular expression (%s); it finds nothing", form, error)
+    def __init__(self, answers: Iterable[str]) -> None:
+        self._answers = list(map(_tokens, answers))
 
     def is_in(self, text: str) -> bool:
         """Return whether a passage's text (without its title, as in DPR) contains an answer."""
-        form = unicodedata.normalize("NFD", text)
-        if self._patterns:
-            return any(pattern.search(form) for pattern in self._patterns)
-        tokens = _tokens(form)
+        tokens = _tokens(text)
         return any(answer in tokens for answer in self._answers)
 
 
-def _tokens(form: str) -> str:
+def _tokens(text: str) -> str:
     """Join lower-case tokens with a blank before and after each."""
-    return "".join(f" {token} " for token in _TOKEN.findall(form)).lower()
+    tokens = _TOKEN.findall(unicodedata.normalize("NFD", text))
+    return "".join(f" {token} " for token in tokens).lower()

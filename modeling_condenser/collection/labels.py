@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
+from .document_files import RAGGED_ROWS, Collected
 from .passages import plain_text
 from .text_files import read_any_rows, read_json
 
@@ -23,58 +24,53 @@ _QUESTION_COLUMNS = ("question", "query")
 _TEXT_COLUMNS, _NAME_COLUMNS = ("passage", "text"), ("file", "passage_id", "id")
 _MOST_DOCUMENTS = 5  # with a text; one that more have does not say which is meant
 
-Judged = dict[str, tuple[str, set[str]]]
-"""`plain_text` of a question -> the question, and the ids of its passages."""
-
 
 def write_labels(
-    folder: Path, file: Path, documents: Mapping[str, Sequence[str]]
-) -> tuple[int, Counter[str], Counter[str]]:
+    folder: Path, file: Path, documents: Mapping[str, Sequence[str]], done: Collected
+) -> None:
     """Write queries and judgements; all labels of a document are in one split.
 
     Args:
         folder: of the collection, with its passages.
         file: of the labels.
         documents: document -> ids of its passages, also of those that it shares with earlier ones.
-
-    Returns:
-        The number of labels; split -> queries; why labels were left out -> labels.
+        done: counts the labels, and why some are left out.
 
     Raises:
         ValueError: a column is missing, or no label has a passage in the collection.
     """
-    owners: dict[str, str] = {}
+    owners: dict[str, str] = {}  # passage -> the first document that has it
     for document, ids in documents.items():
-        owners.update((passage, document) for passage in ids if passage not in owners)
-    labels, n_ragged = _read_labels(file)
-    judged, left_out = _find_passages(labels, folder / CORPUS_FILE, documents, owners)
-    left_out += Counter({"rows with more fields than columns": n_ragged})
+        for passage in ids:
+            owners.setdefault(passage, document)
+    labels = _read_labels(file, done)
+    judged = _find_passages(labels, folder / CORPUS_FILE, documents, owners, done)
     if not judged:
         raise ValueError(
-            f"{file}: no label has a passage in the collection ({dict(left_out)}). A passage is "
-            "its text or a part of it, a file is named as it is in the folder, and ids are in "
-            "the columns of your tables."
+            f"{file}: no label has a passage in the collection ({dict(done.left_out['labels'])}). "
+            "A passage is its text or a part of it, a file is named as it is in the folder, and "
+            "ids are in the columns of your tables."
         )
-    splits = _split_by_document([passages for _, passages in judged.values()], owners)
-    counts = Counter({split: splits.count(split) for split in _SPLITS})
-    if empty := [split for split in _SPLITS if not counts[split]]:
-        logger.warning("No question is in %s: give labels of more documents.", " or ".join(empty))
-    queries = [(f"q{number}", *label) for number, label in enumerate(judged.values(), start=1)]
-    with (folder / QUERIES_FILE).open("w", encoding="utf-8") as stream:
-        for query, question, _ in queries:
-            stream.write(json.dumps({"_id": query, "text": question}, ensure_ascii=False) + "\n")
+    queries, qrels = [], {split: ["\t".join(QRELS_HEADER)] for split in _SPLITS}
+    splits = _split_by_document([passages for _, passages in judged], owners)
+    for number, ((question, passages), split) in enumerate(zip(judged, splits, strict=True), 1):
+        queries.append(json.dumps({"_id": f"q{number}", "text": question}, ensure_ascii=False))
+        qrels[split] += [f"q{number}\t{passage}\t1" for passage in sorted(passages)]
+    done.notes["labels"] = Counter({split: splits.count(split) for split in _SPLITS})
+    _write_lines(folder / QUERIES_FILE, queries)
     (folder / QRELS_FOLDER).mkdir()
-    for split in filter(counts.get, _SPLITS):
-        lines = ["\t".join(QRELS_HEADER)]
-        for (query, _, passages), other in zip(queries, splits, strict=True):
-            lines += [f"{query}\t{passage}\t1" for passage in sorted(passages) if other == split]
-        text = "\n".join(lines) + "\n"
-        (folder / QRELS_FOLDER / f"{split}.tsv").write_text(text, encoding="utf-8")
-    return len(labels) + n_ragged, counts, left_out
+    for split, lines in qrels.items():
+        if split in splits:
+            _write_lines(folder / QRELS_FOLDER / f"{split}.tsv", lines)
+    if empty := [split for split in _SPLITS if split not in splits]:
+        logger.warning("No question is in %s: give labels of more documents.", " or ".join(empty))
 
 
-def _read_labels(file: Path) -> tuple[list[dict[str, Any]], int]:
-    """Read labels, and count those that have more fields than columns."""
+def _write_lines(file: Path, lines: Iterable[str]) -> None:
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _read_labels(file: Path, done: Collected) -> list[dict[str, Any]]:
     rows, n_ragged, _ = read_any_rows(file)
     labels = [{str(name).strip().lower(): value for name, value in row.items()} for row in rows]
     columns = {name for row in labels for name in row}
@@ -84,7 +80,10 @@ def _read_labels(file: Path) -> tuple[list[dict[str, Any]], int]:
                 f"{file} has no column {' or '.join(expected)}: its columns are "
                 f"{', '.join(sorted(columns)) or 'none'}."
             )
-    return labels, n_ragged
+    done.counts["labels"] = len(labels) + n_ragged
+    if n_ragged:
+        done.left_out["labels"][RAGGED_ROWS] = n_ragged
+    return labels
 
 
 def _find_passages(
@@ -92,30 +91,30 @@ def _find_passages(
     corpus: Path,
     documents: Mapping[str, Sequence[str]],
     owners: Mapping[str, str],
-) -> tuple[Judged, Counter[str]]:
-    """Find the passages of each question, and count the labels that have none."""
+    done: Collected,
+) -> list[tuple[str, set[str]]]:
+    """The questions that have passages, each with all of its passages."""
     texts = _find_texts(corpus, [_first(row, _TEXT_COLUMNS) for row in labels], owners)
     names = _find_named([_first(row, _NAME_COLUMNS) for row in labels], documents, owners)
-    judged: Judged = {}
-    left_out, unknown = Counter[str](), []
+    judged: dict[str, tuple[str, set[str]]] = {}  # `plain_text` of a question is the key
+    left_out, unknown = done.left_out["labels"], []
     for row in labels:
         question, text = _first(row, _QUESTION_COLUMNS), _first(row, _TEXT_COLUMNS)
         name = _first(row, _NAME_COLUMNS)
         passages = texts[_squeeze(text)] if text else names[name]
-        n_documents = len({owners[passage] for passage in passages})
         if not question:
             left_out["no question"] += 1
         elif not passages:
             left_out["no such passage"] += 1
             unknown.append(text or name)
-        elif text and n_documents > _MOST_DOCUMENTS:
+        elif text and len({owners[passage] for passage in passages}) > _MOST_DOCUMENTS:
             left_out[f"the text is in more than {_MOST_DOCUMENTS} documents"] += 1
         else:
             judged.setdefault(plain_text(question), (question, set()))[1].update(passages)
     if unknown:
         names_shown = ", ".join(f"{name!r:.80}" for name in unknown[:3])
         logger.warning("No passage, or several, of the collection: %s", names_shown)
-    return judged, left_out
+    return list(judged.values())
 
 
 def _first(row: Mapping[str, Any], columns: Sequence[str]) -> str:
@@ -164,8 +163,7 @@ def _find_named(
         for i in range(len(folders)):
             (loose if i > 1 else exact)["/".join(folders[i:])].add(tuple(ids))
         loose[document.rpartition("#")[2]].add(tuple(ids))
-    for passage in owners:
-        exact[passage] = {(passage,)}
+    exact |= {passage: {(passage,)} for passage in owners}
     found: dict[str, Sequence[str]] = {}
     for name in names:
         key = re.sub(r"\s", "_", name).replace("\\", "/").removeprefix("./")
@@ -187,8 +185,5 @@ def _split_by_document(judged: Iterable[Iterable[str]], owners: Mapping[str, str
     for group in groups:
         lowest, *others = sorted(set(map(first, group)))
         linked.update(dict.fromkeys(others, lowest))
-    return [_hash_to_split(first(group[0])) for group in groups]
-
-
-def _hash_to_split(name: str) -> str:
-    return {0: "test", 1: "dev"}.get(zlib.crc32(name.encode()) % 5, "train")
+    hashes = [zlib.crc32(first(group[0]).encode()) for group in groups]
+    return [{0: "test", 1: "dev"}.get(number % 5, "train") for number in hashes]

@@ -39,10 +39,9 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         FileNotFoundError: the collection or one of its files is missing.
         ValueError: the split is unknown, or the files are malformed or do not fit together.
     """
-    layout, folder = _find(source)
-    name, options = name_collection(source), _find_beside(source, folder)
-    questions, judgements = layout.read_split(folder, split, **options)
-    passages = store_passages(*layout.read_passages(folder, split))
+    layout, folder, beside = _find(source)
+    questions, judgements = layout.read_split(folder, split, **beside)
+    passages, name = store_passages(*layout.read_passages(folder, split)), name_collection(source)
     try:
         return build_collection(passages, questions, judgements, name=name)
     except ValueError as error:
@@ -54,18 +53,21 @@ def load_reported(source: str | Path, *, split: str) -> Collection:
 
     A query is the same if its id or its text is. Only BEIR's layout has all splits in one place.
     """
-    loaded, (layout, folder) = load_collection(source, split=split), _find(source)
+    loaded, (layout, folder, beside) = load_collection(source, split=split), _find(source)
     if layout is not beir:
         return loaded
-    options = _find_beside(source, folder)
-    questions, splits = beir.read_queries_of_splits(folder, split, **options)
-    texts = {query_id: str(text) for query_id, text, _ in questions}
     shared = {}
-    for other, judged in splits.items():
+    for other in beir.find_judgements(folder, **beside):
         if other in (split, beir.SAME_SPLITS.get(split)):
             continue
-        same = _find_shared(loaded.queries, {q: texts[q] for q in judged if q in texts})
-        if same:
+        try:
+            questions, judgements = beir.read_split(folder, other, **beside)
+        except ValueError as error:
+            logger.info("%s is not compared with %s: %s", split, other, error)
+            continue
+        judged = {query_id for query_id, _, _ in judgements or ()}
+        texts = {query_id: str(text) for query_id, text, _ in questions if query_id in judged}
+        if same := _find_shared(loaded.queries, texts):
             shared[other] = len(same)
             logger.warning(
                 "%d of the %d queries of %s are also in %s: results are too good if the system was"
@@ -109,7 +111,7 @@ def load_dev(
 
 def load_passages(source: str | Path) -> Dataset:
     """Load the passages of a collection alone: columns `_id`, `title`, `text`."""
-    layout, folder = _find(source)
+    layout, folder, _ = _find(source)
     return store_passages(*layout.read_passages(folder, "test"))
 
 
@@ -124,15 +126,6 @@ def resolve_collection_name(name: str | Path) -> str:
     return str(Path(__file__).parent.parent / HEALTH)
 
 
-def _find_beside(source: str | Path, folder: Path) -> dict[str, Path]:
-    """Find the judgements beside a data set on the Hub, as an argument of `beir.read_split`."""
-    if _is_on_hub(source) and not beir.find_judgements(folder):
-        with suppress(FileNotFoundError):
-            name = f"{split_revision(str(source))[0]}-qrels"
-            return {"beside": fetch(name, repo_type="dataset")}
-    return {}
-
-
 def name_collection(source: str | Path) -> str:
     """Return the name of a collection in files and tables: the last part of folder or Hub name."""
     if _is_on_hub(source):
@@ -144,16 +137,24 @@ def _is_on_hub(source: str | Path) -> bool:
     return not Path(source).exists() and hub_name(str(source)) is not None
 
 
-def _find(source: str | Path) -> tuple[ModuleType, Path]:
-    """Find the layout and the folder of a collection; download it if it is on the Hub."""
+def _find(source: str | Path) -> tuple[ModuleType, Path, dict[str, Path]]:
+    """Find the layout and the folder of a collection; download it if it is on the Hub.
+
+    Also return the judgements beside a data set on the Hub, as an argument of `beir.read_split`.
+    """
     folder = Path(resolve_collection_name(source)).absolute()  # "." has no name
+    beside: dict[str, Path] = {}
     if _is_on_hub(source):
         folder = fetch(str(source), repo_type="dataset", only=_BEIR_PATTERNS)
         if beir.is_layout(folder) and not find_file(folder, beir.CORPUS_FILE):
             folder = fetch(str(source), repo_type="dataset")  # for the tables
+        if not beir.find_judgements(folder):
+            with suppress(FileNotFoundError):
+                name = f"{split_revision(str(source))[0]}-qrels"
+                beside["beside"] = fetch(name, repo_type="dataset")
     for layout in _LAYOUTS:
         if layout.is_layout(folder):
-            return layout, folder
+            return layout, folder, beside
     known = "; or ".join(layout.DESCRIPTION for layout in _LAYOUTS)
     raise FileNotFoundError(
         f"no collection at {source}, which holds {list_names(folder)}: expected a data set on the"

@@ -228,10 +228,8 @@ def _is_quoted(path: Path) -> bool:
                 row = row.rstrip("\r\n")
                 if not _ROW.fullmatch(row):
                     return False
-                fields = next(csv.reader(io.StringIO(row, newline=""), delimiter="\t"))
-                has_escape = any('"' in field for field in fields)
-                is_ragged = any(part.count("\t") != n_tabs for part in row.split("\n"))
-                if has_escape or is_ragged or _QUOTED_ROW.fullmatch(row):
+                is_ragged = row.count("\t") != n_tabs * (1 + row.count("\n"))
+                if '""' in row or is_ragged or _QUOTED_ROW.fullmatch(row):
                     return True
             row, is_open = "", False
     return False

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 Fields = Mapping[str, Any]
 Example = dict[str, Any]
 
-_VERSION = 3  # to increase when the same rows give other examples
+_VERSION = 4  # to increase when the same rows give other examples
 LABEL = "label"
 LEFT_OUT = "left_out"  # the reason why a row is not an example
 ROW_NUMBER = "row_number"  # of an example, before a subset is taken
@@ -70,17 +70,17 @@ def load_training_data(
     recipe: FinetuningRecipe, contract: EncodingContract, *, seed: int
 ) -> TrainingData:
     """Load the training data of a recipe; `seed` is for drawing negatives."""
-    collection = None
+    collection, passages = None, None
     facts: dict[str, Any] = {}
     if recipe.collection is not None:
         collection = load_collection(recipe.collection, split=recipe.split or "train")
-        facts["passages_fingerprint"] = fingerprint_passages(collection.passages)
+        passages = collection.passages
+        facts["passages_fingerprint"] = fingerprint_passages(passages)
         facts["judgements_fingerprint"] = fingerprint_judgements(collection)
     what = str(recipe.data or recipe.negatives or recipe.collection)
     table = _store_examples(recipe, contract, collection, [*facts.values()])
     reasons = table.data.column(LEFT_OUT).to_pandas()
-    left_out = reasons.value_counts().to_dict()
-    if left_out:
+    if left_out := reasons.value_counts().to_dict():
         table = table.select(np.flatnonzero(reasons.isna()))
         logger.warning("%s: left out %s; %d examples remain.", what, left_out, len(table))
         facts["left_out"] = left_out
@@ -98,7 +98,6 @@ def load_training_data(
     facts |= {"n_negatives": n_negatives, "n_examples": len(table)}
     if recipe.objective == "mse_cosine":
         return TrainingData(table.remove_columns([LEFT_OUT, ROW_NUMBER]), None, facts)
-    passages = collection and collection.passages
     drawn = DrawnNegatives(n_negatives, seed, contract=contract, passages=passages)
     return TrainingData(table.with_transform(drawn), drawn, facts)
 
@@ -114,28 +113,24 @@ def _store_examples(
     A passage is stored as its text, or for a collection as its row. `identity` identifies the
     collection.
     """
+    text = Value("string")
+    features = {"sentence1": text, "sentence2": text, LABEL: Value("float64")}
+    if recipe.objective != "mse_cosine":
+        passage = text if collection is None else Value("int64")
+        features = {"query": text, "passages": List(passage), "scores": List(Value("float32"))}
+    features |= {LEFT_OUT: text, ROW_NUMBER: Value("int64")}
+    if collection is None:
+        rows, state = open_rows(recipe)
+        examples = make_text_examples(islice(rows, recipe.first_rows), recipe, contract)
+    else:
+        lines = None if recipe.negatives is None else read_hard_negatives(Path(recipe.negatives))
+        state = [] if recipe.negatives is None else file_states([Path(recipe.negatives)])
+        examples = make_collection_examples(
+            collection, contract, lines, with_scores=recipe.is_distilled
+        )
     texts = (contract.title_separator, contract.query_prompt, contract.passage_prompt)
     settings = (recipe.objective, recipe.columns, recipe.first_rows, recipe.score_range)
-    identity.append(
-        repr((_VERSION, *texts, *settings, recipe.n_negatives == 0, recipe.needs_negatives))
-    )
-    examples: Any = None
-    if recipe.data is not None:
-        rows, state = open_rows(recipe)
-        identity += state
-        examples = make_text_examples(islice(rows, recipe.first_rows), recipe, contract)
-    elif recipe.negatives is not None:
-        file = Path(recipe.negatives)
-        identity += file_states([file])
-        examples = read_hard_negatives(file)
-    if collection is not None:
-        with_scores = recipe.is_distilled
-        examples = make_collection_examples(collection, contract, examples, with_scores=with_scores)
-    text, passage = Value("string"), Value("string" if collection is None else "int64")
-    features = {"query": text, "passages": List(passage), "scores": List(Value("float32"))}
-    if recipe.objective == "mse_cosine":
-        features = {"sentence1": text, "sentence2": text, LABEL: Value("float64")}
-    features |= {LEFT_OUT: text, ROW_NUMBER: Value("int64")}
+    wanted = (recipe.n_negatives == 0, recipe.needs_negatives)
 
     def numbered() -> Iterator[Example]:
         number = -1
@@ -144,6 +139,7 @@ def _store_examples(
         if number < 0:
             raise ValueError(f"{recipe.data or recipe.collection} has no rows to train on.")
 
+    identity += [*state, repr((_VERSION, *texts, *settings, *wanted))]
     return store_rows(numbered, features, identity=identity)
 
 
@@ -167,18 +163,19 @@ def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
     """Open the rows of a recipe's files or Hub data set; also return what identifies them."""
     names = [recipe.data] if isinstance(recipe.data, str) else recipe.data or []
     found = {name: list(filter(Path.is_file, match_paths(name))) for name in names}
-    if all(found.values()):
+    missing = [name for name, files in found.items() if not files]
+    if not missing:
         files = list(chain.from_iterable(found.values()))
         columns = None if isinstance(recipe.columns, Mapping) else recipe.columns
         return chain.from_iterable(read_rows(file, columns) for file in files), file_states(files)
-    name = next(name for name, files in found.items() if not files)
     if len(found) > 1:
         raise FileNotFoundError(
-            f"There is no local file {name!r}: list local files only, or name one Hub data set."
+            f"There is no local file {missing[0]!r}: list local files only, or name one Hub data "
+            "set."
         )
     split, revision = recipe.split or "train", recipe.data_revision
-    table = load_hub_rows(name, recipe.data_name, split=split, revision=revision)
-    return iterate_rows(table), [f"{name}: {table._fingerprint}"]
+    table = load_hub_rows(missing[0], recipe.data_name, split=split, revision=revision)
+    return iterate_rows(table), [f"{missing[0]}: {table._fingerprint}"]
 
 
 def make_text_examples(
@@ -186,13 +183,11 @@ def make_text_examples(
 ) -> Iterator[Example]:
     """Make examples of rows that contain the texts, after renaming their columns to our names."""
     columns = recipe.columns if isinstance(recipe.columns, Mapping) else {}
-    is_graded = recipe.objective == "mse_cosine"
-    make = _make_graded_pair if is_graded else _make_example
+    make = _make_graded_pair if recipe.objective == "mse_cosine" else _make_example
     for number, row in enumerate(rows, start=1):
         try:
-            yield make(
-                {**row, **{ours: row[theirs] for ours, theirs in columns.items()}}, recipe, contract
-            )
+            named = {**row, **{ours: row[theirs] for ours, theirs in columns.items()}}
+            yield make(named, recipe, contract)
         except KeyError as error:
             raise ValueError(
                 f"{recipe.data}, row {number}: there is no column {error}; the columns are "
@@ -207,8 +202,7 @@ def _make_example(row: Fields, recipe: FinetuningRecipe, contract: EncodingContr
     """Make an example of a query with passages."""
     if "positive_ctxs" in row:
         row = _read_dpr(row, contract.title_separator)
-    wanted = recipe.n_negatives != 0
-    others = _values(row, "negatives", "negative") if wanted else []
+    others = [] if recipe.n_negatives == 0 else _values(row, "negatives", "negative")
     query, *texts = _texts(row["query"], row["positive"], *others)
     asked, own, *rest = map(plain_text, (query, *texts))
     if not asked or not own:

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,8 @@ from sentence_transformers.util import SimilarityFunction
 from torch import nn
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
+from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.load import load_dev
 from modeling_condenser.encoder_parts import settle_pooler
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.encoding.opening import stated_similarity
@@ -32,22 +35,27 @@ from modeling_condenser.model_files.contract import Pooling
 from modeling_condenser.model_files.model_folder import find_model_folder, is_checkpoint
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, read_provenance, read_stage
-from modeling_condenser.runs.run_folder import START
+from modeling_condenser.runs.run_folder import START, all_checkpoints
 from modeling_condenser.training.run import run_training
 from modeling_condenser.training.trainer import ResumableTrainer
 
+from .best import METRIC, DevRanking, KeepBest
 from .contrast import MaskedContrast
 from .data import TrainingData, load_training_data, passage_columns
 from .recipe import FinetuningRecipe
 
 logger = logging.getLogger(__name__)
 
+_STRATEGIES = ("eval_strategy", "save_strategy")
+
 
 def finetune(settings: Mapping[str, Any]) -> Path:
     """Run a fine-tuning recipe, or resume it from its last complete checkpoint.
 
     Encoder and data are checked before the output folder is created. A finished folder is left
-    unchanged.
+    unchanged. If the collection has dev queries, they are ranked at the start, five times or with
+    each checkpoint, and at the end, and the best weights are kept; `load_best_model_at_end: false`
+    or a strategy of saving or evaluation of your own keeps the last ones.
 
     Args:
         settings: fields of `FinetuningRecipe` and of `SentenceTransformerTrainingArguments`.
@@ -60,22 +68,44 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         FileNotFoundError: the encoder, the collection or a file does not exist.
     """
 
+    dev = None
+    if settings.get("load_best_model_at_end", settings.keys().isdisjoint(_STRATEGIES)):
+        dev = load_dev_queries(settings)
+
     def make_trainer(recipe: FinetuningRecipe, arguments: Any) -> RetrieverTrainer:
         recipe = keep_similarity(recipe)
         encoder = open_encoder(recipe.encoder, recipe.contract_changes)
         data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
-        return RetrieverTrainer(recipe, encoder, data, arguments)
+        return RetrieverTrainer(recipe, encoder, data, arguments, dev=dev)
 
-    return run_training(
+    # A recipe that sets save_steps wants checkpoints.
+    saving: dict[str, Any] = {"save_strategy": "steps" if "save_steps" in settings else "no"}
+    if dev is not None:
+        saving |= {"load_best_model_at_end": True, "metric_for_best_model": METRIC}
+        saving |= {"eval_strategy": "steps", "eval_steps": settings.get("save_steps", 0.2)}
+        saving |= {} if "save_steps" in settings else {"save_strategy": "best"}
+    folder = run_training(
         settings,
         make_trainer,
         FinetuningRecipe,
         SentenceTransformerTrainingArguments,
         dataloader_pin_memory=torch.cuda.is_available(),
         report_to="none",
-        # A recipe that sets save_steps wants checkpoints.
-        save_strategy="steps" if "save_steps" in settings else "no",
+        **saving,
     )
+    if saving["save_strategy"] == "best" and "save_strategy" not in settings:
+        for checkpoint in all_checkpoints(folder.parent):  # nobody asked for them
+            shutil.rmtree(checkpoint, ignore_errors=True)
+    return folder
+
+
+def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
+    """Load the dev queries of a recipe's collection; None without any, or if nothing is ranked."""
+    is_ranked = settings.get("objective", "contrastive") in ("contrastive", "margin_mse", "kl")
+    if not is_ranked or not settings.get("collection"):
+        return None
+    dev = load_dev(settings["collection"], judged=settings.get("split") or "train")
+    return dev if dev and dev.qrels else None
 
 
 def keep_similarity(recipe: FinetuningRecipe) -> FinetuningRecipe:
@@ -210,8 +240,10 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         encoder: Retriever,
         data: TrainingData,
         arguments: SentenceTransformerTrainingArguments,
+        *,
+        dev: Collection | None = None,
     ):
-        self.encoder = encoder
+        self.recipe, self.encoder = recipe, encoder
         self.facts = {"objective": recipe.objective, START: encoder.fingerprint, **data.facts}
         if recipe.objective in ("contrastive", "kl"):
             self.facts["temperature"] = recipe.trained_temperature
@@ -230,8 +262,16 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             args=arguments,
             train_dataset=data.examples,
             loss=make_loss(recipe, encoder.model),
+            evaluator=DevRanking(encoder, dev, seed=arguments.seed) if dev else None,
         )
         self.drawn_anew = [data.drawn] if data.drawn else []
+        if dev is not None:
+            self.add_callback(KeepBest(self))
+
+    def restore_start(self) -> None:
+        """Put back the weights that the training started from."""
+        start = open_encoder(str(self.encoder.folder), self.recipe.contract_changes)
+        self.encoder.model.load_state_dict(start.model.state_dict())
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Add nothing: the library's card reads all data, and is not used."""
@@ -255,23 +295,17 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
 def _check_batches(
     recipe: FinetuningRecipe, data: TrainingData, arguments: SentenceTransformerTrainingArguments
 ) -> None:
-    """Raise a ValueError if nothing would be trained."""
-    batch, n_examples = arguments.train_batch_size, len(data.examples)
-    whole = batch * arguments.world_size
-    if arguments.dataloader_drop_last and n_examples < whole:
-        raise ValueError(
-            f"There are {n_examples} examples, but a batch over all processes has {whole}, and"
-            " dataloader_drop_last drops a smaller one: lower per_device_train_batch_size."
-        )
+    """Raise a ValueError if a contrast has nothing to contrast a positive with."""
     if recipe.objective != "contrastive" or data.facts["n_negatives"]:
         return
-    if (whole if recipe.gather_across_devices else batch) < 2:
+    n_devices = arguments.world_size if recipe.gather_across_devices else 1
+    if arguments.train_batch_size * n_devices < 2:
         raise ValueError(
             "A batch is one pair, without negatives: set per_device_train_batch_size to 2 or more."
         )
     passages = data.examples.with_format("arrow")[:]["passages"]
     if len(pc.list_element(passages, 0).unique()) < 2:
         raise ValueError(
-            f"The {n_examples} examples have the same positive, so there is nothing to contrast it"
-            " with: add negatives, or examples with other positives."
+            f"The {len(data.examples)} examples have the same positive, so there is nothing to "
+            "contrast it with: add negatives, or examples with other positives."
         )

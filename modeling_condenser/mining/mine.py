@@ -26,6 +26,7 @@ from modeling_condenser.collection.collection import (
 )
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.passages import PassageIndex
+from modeling_condenser.encoding.encode import local_device
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import (
     StoredRun,
@@ -98,8 +99,6 @@ def mine(
     [parsed] = parse_systems([recipe.system], search)
     scorer = None
     if recipe.cross_encoder is not None:
-        from modeling_condenser.encoding.encode import local_device
-
         scorer = RelevanceScorer(recipe.cross_encoder, device=local_device(search.device_list))
     identity = {
         "system_fingerprint": parsed.fingerprint,
@@ -173,11 +172,7 @@ def _find_labelled(recipe: MiningRecipe, collection: Collection) -> dict[str, tu
 def _mine_windows(
     miner: Miner, labelled: Mapping[str, Sequence[str]], windows: Path
 ) -> Counter[str]:
-    """Mine the missing windows, and join all windows into the file of hard negatives.
-
-    Returns:
-        The number of candidates that each filter dropped.
-    """
+    """Mine the missing windows, join all into the file of hard negatives, and count drops."""
     dropped = Counter[str]()
     windows.mkdir(exist_ok=True)
     starts = range(0, len(labelled), QUERIES_A_WINDOW)

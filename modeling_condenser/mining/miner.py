@@ -27,6 +27,7 @@ from .hard_negatives import HardNegatives, KnownPassages
 from .recipe import MiningRecipe
 
 _JUDGED = 64  # candidates of a query that a cross-encoder scores at once
+_RELABELLED = "relabelled_as_positive"
 
 
 class Candidate(NamedTuple):
@@ -52,7 +53,8 @@ class RelevanceScorer:
     """
 
     def __init__(self, model: str | Path, *, device: str | None = None) -> None:
-        self._model = CrossEncoder(str(find_model_folder(model)), device=device)
+        settings: Any = {"device": device, "activation_fn": torch.nn.Identity()}
+        self._model = CrossEncoder(str(find_model_folder(model)), **settings)
         encoder: Any = self._model[0]
         architectures = encoder.model.config.architectures or []
         # If a model has no trained head, transformers creates a random one.
@@ -65,11 +67,9 @@ class RelevanceScorer:
 
     def score(self, query: str, passages: Sequence[str]) -> list[float]:
         """Return the log-odds of relevance of N passages."""
-        if not passages:
-            return []
-        settings: Any = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
-        logits: Any = self._model.predict([(query, text) for text in passages], **settings)
-        scores = logits.astype(np.float64)  # (N,) or (N, 2)
+        pairs: Any = [(query, text) for text in passages]
+        logits: Any = self._model.predict(pairs, show_progress_bar=False)
+        scores = np.asarray(logits, dtype=np.float64)  # (N,) or (N, 2)
         return (scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores).tolist()
 
 
@@ -99,46 +99,35 @@ class Miner:
         run = self.searcher.search(queries, depth=self.recipe.last_rank)
         lines, dropped = [], Counter[str]()
         for query_id, own in labelled.items():
-            found = run.get(query_id, {})
-            if positives := own or self._first_with_answer(query_id, found):
-                excluded = self._known.find(query_id, positives)
-                given = (self.recipe, found, positives, self.index, dropped)
-                candidates = find_candidates(*given, excluded=excluded)
-                ordered = draw_order(self.recipe, query_id, candidates)
-                lines.append(self._judge(query_id, positives, ordered, dropped))
+            ranked = rank_passages(run.get(query_id, {}))
+            positives = own or self._find_answered(query_id, [name for name, _ in ranked])[:1]
+            if positives:
+                lines.append(self._mine_query(query_id, positives, ranked, dropped))
         return lines, dropped
 
-    @cached_property
-    def _known(self) -> KnownPassages:
-        return KnownPassages(self.collection, self.index)
-
-    def _first_with_answer(self, query_id: str, found: Mapping[str, float]) -> list[str]:
-        ranked = [passage_id for passage_id, _ in rank_passages(found)]
-        return list(self._find_answered(query_id, ranked))[:1]
-
-    def _find_answered(self, query_id: str, passage_ids: Sequence[str]) -> list[str]:
-        """Return those of the passages that contain an answer of their query."""
-        answers = self.collection.answers.get(query_id) if self.recipe.needs_answers else None
-        if not answers:
-            return []
-        matcher, texts = AnswerMatcher(answers), self.index.read(passage_ids)
-        return [passage_id for passage_id in passage_ids if matcher.is_in(texts[passage_id][1])]
-
-    def _judge(
+    def _mine_query(
         self,
         query_id: str,
         positives: Sequence[str],
-        candidates: Sequence[Candidate],
+        ranked: Sequence[tuple[str, float]],
         dropped: Counter[str],
     ) -> dict[str, Any]:
-        """Filter candidates by text, in their order, until there are n negatives: a line."""
+        candidates: list[Candidate] = []
+        for candidate, why in self._filter_ranked(query_id, positives, ranked):
+            if why is None:
+                candidates.append(candidate)
+            else:
+                dropped[why] += 1
         negatives: list[Candidate] = []
         relabelled: list[Candidate] = []
-        n = self.recipe.n_negatives or len(candidates)
-        for first in range(0, len(candidates), _JUDGED):
-            if len(negatives) < n:
-                chunk = candidates[first : first + _JUDGED]
-                self._judge_chunk(query_id, chunk, negatives, relabelled, dropped, n=n)
+        for candidate, why in self._judge(query_id, draw_order(self.recipe, query_id, candidates)):
+            if why is not None:
+                dropped[why] += 1
+                relabelled += [candidate] if why == _RELABELLED else []
+                continue
+            negatives.append(candidate)
+            if len(negatives) == self.recipe.n_negatives:
+                break
         negatives.sort()
         relabelled.sort()
         line = {
@@ -153,34 +142,66 @@ class Miner:
             line["negative_teacher_scores"] = [own.teacher_score for own in negatives]
         return line
 
-    def _judge_chunk(
-        self,
-        query_id: str,
-        candidates: Sequence[Candidate],
-        negatives: list[Candidate],
-        relabelled: list[Candidate],
-        dropped: Counter[str],
-        *,
-        n: int,
-    ) -> None:
-        """Add some candidates to the negatives, until there are n, or to the relabelled ones."""
+    def _filter_ranked(
+        self, query_id: str, positives: Sequence[str], ranked: Sequence[tuple[str, float]]
+    ) -> Iterator[tuple[Candidate, str | None]]:
+        """Yield the passages found at the recipe's ranks, and why each is no candidate, or None.
+
+        If a positive was not found, a margin leaves no candidate, because its score is unknown.
+        """
+        scores, margin = dict(ranked), self.recipe.relative_margin
+        lowest = min(scores.get(passage_id, -math.inf) for passage_id in positives)
+        # lowest * (1 - margin) would be above a negative score.
+        highest = math.inf if margin is None else lowest - abs(lowest) * margin
+        known_ids, known_contents = self._known.find(query_id, positives)
+        taken = ranked[self.recipe.first_rank - 1 : self.recipe.last_rank]
+        contents = self.index.content[self.index.rows([name for name, _ in taken])].tolist()
+        passages = zip(taken, contents, strict=True)
+        for rank, ((name, score), content) in enumerate(passages, start=self.recipe.first_rank):
+            why = None
+            if name in known_ids:
+                why = "positive_or_query"
+            elif content in known_contents:
+                why = "same_text_as_these"
+            elif margin is not None and math.isinf(lowest):
+                why = "positive_not_found"
+            elif score > highest:
+                why = "relative_margin"
+            yield Candidate(rank, name, score), why
+
+    @cached_property
+    def _known(self) -> KnownPassages:
+        return KnownPassages(self.collection, self.index)
+
+    def _judge(
+        self, query_id: str, candidates: Sequence[Candidate]
+    ) -> Iterator[tuple[Candidate, str | None]]:
+        """Yield candidates with their cross-encoder's score, and why each is no negative, or None.
+
+        Texts are read and scored as far as candidates are asked for.
+        """
         below, above = self.recipe.negative_below, self.recipe.positive_above
-        passage_ids = [candidate.passage_id for candidate in candidates]
-        answered = set(self._find_answered(query_id, passage_ids))
-        scores = self._score(query_id, passage_ids)
-        for candidate, score in zip(candidates, scores, strict=True):
-            if len(negatives) == n:
-                return
-            probability = expit(score)
-            if candidate.passage_id in answered:
-                dropped["answer"] += 1
-            elif above is not None and probability > above:
-                dropped["relabelled_as_positive"] += 1
-                relabelled.append(candidate._replace(teacher_score=score))
-            elif below is not None and probability >= below:
-                dropped["cross_encoder"] += 1
-            else:
-                negatives.append(candidate._replace(teacher_score=score))
+        for first in range(0, len(candidates), _JUDGED):
+            chunk = candidates[first : first + _JUDGED]
+            names = [candidate.passage_id for candidate in chunk]
+            answered = set(self._find_answered(query_id, names))
+            for candidate, score in zip(chunk, self._score(query_id, names), strict=True):
+                why, probability = None, expit(score)
+                if candidate.passage_id in answered:
+                    why = "answer"
+                elif above is not None and probability > above:
+                    why = _RELABELLED
+                elif below is not None and probability >= below:
+                    why = "cross_encoder"
+                yield candidate._replace(teacher_score=score), why
+
+    def _find_answered(self, query_id: str, passage_ids: Sequence[str]) -> list[str]:
+        """Return those of the passages that contain an answer of their query."""
+        answers = self.collection.answers.get(query_id) if self.recipe.needs_answers else None
+        if not answers:
+            return []
+        matcher, texts = AnswerMatcher(answers), self.index.read(passage_ids)
+        return [passage_id for passage_id in passage_ids if matcher.is_in(texts[passage_id][1])]
 
     def _score(self, query_id: str, passage_ids: Sequence[str]) -> list[float]:
         """Score passages for a query; NaN without a cross-encoder."""
@@ -208,43 +229,6 @@ class Miner:
                     example["positive_score"] = entry.positive_teacher_scores[place]
                     example["negative_scores"] = entry.negative_teacher_scores
                 yield json.dumps(example, ensure_ascii=False) + "\n"
-
-
-def find_candidates(
-    recipe: MiningRecipe,
-    scores: Mapping[str, float],
-    positives: Sequence[str],
-    index: PassageIndex,
-    dropped: Counter[str],
-    *,
-    excluded: tuple[set[str], set[int]],
-) -> list[Candidate]:
-    """Find the candidates of a query; `dropped` counts the passages that each filter drops.
-
-    `excluded` is from `KnownPassages`. If a positive was not found, a margin leaves no candidate,
-    because its score is unknown.
-    """
-    lowest = min(scores.get(passage_id, -math.inf) for passage_id in positives)
-    ranked = rank_passages(scores)[recipe.first_rank - 1 : recipe.last_rank]
-    contents = index.content[index.rows([passage_id for passage_id, _ in ranked])].tolist()
-    excluded_ids, excluded_contents = excluded
-    margin, highest = recipe.relative_margin, math.inf
-    if margin is not None and not math.isinf(lowest):
-        highest = lowest - abs(lowest) * margin  # lowest * (1 - margin) would be above a negative
-    candidates = []
-    passages = zip(ranked, contents, strict=True)
-    for rank, ((passage_id, score), content) in enumerate(passages, start=recipe.first_rank):
-        if passage_id in excluded_ids:
-            dropped["positive_or_query"] += 1
-        elif content in excluded_contents:
-            dropped["same_text_as_these"] += 1
-        elif margin is not None and math.isinf(lowest):
-            dropped["positive_not_found"] += 1
-        elif score > highest:
-            dropped["relative_margin"] += 1
-        else:
-            candidates.append(Candidate(rank, passage_id, score))
-    return candidates
 
 
 def draw_order(

@@ -1,7 +1,7 @@
 """Read documents: rows of Hub data sets or local files, as a data set with the column `text`."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,12 @@ from datasets import (
 from datasets.config import DATASET_STATE_JSON_FILENAME
 
 from modeling_condenser.collection.beir import CORPUS_FILE
+from modeling_condenser.collection.document_files import (
+    TEXT_COLUMNS,
+    Collected,
+    FileReader,
+    find_files,
+)
 from modeling_condenser.collection.load import resolve_collection_name
 from modeling_condenser.collection.passages import file_states, store_rows
 from modeling_condenser.collection.text_files import (
@@ -27,10 +33,14 @@ from modeling_condenser.collection.text_files import (
 )
 from modeling_condenser.runs.recipe import fill
 
-_FILE = re.compile(r"\.(txt|jsonl?|csv|parquet)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE)
+_FILE = re.compile(
+    r"\.(txt|jsonl?|csv|parquet|md|html?|pdf|docx)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE
+)
+_KINDS_OF_ROWS = {"txt", "json", "csv", "parquet"}
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
 _STORED = 256  # documents that are stored together
+_Text = dict[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,9 @@ class Source:
         path: Hub data set name; a local file, folder or glob pattern of .txt (a document a line),
             .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .bz2, .xz, .zst); the
             folder of `save_to_disk`; or a collection (a BEIR folder or "health"), for its passages.
-            What exists comes before a pattern or a Hub name.
+            Files of several kinds, and .md, .html, .pdf and .docx files, are read as by `condenser
+            collect`: a document a file, or a row of a table; .md files beside one other kind are
+            not read. What exists comes before a pattern or a Hub name.
         name, split, revision: configuration, split, and branch, tag or commit of a Hub data set.
         text_column: column that holds the text; others are not read.
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
@@ -130,37 +142,47 @@ def _load_texts(source: Source) -> Dataset:
     elif (path / DATASET_STATE_JSON_FILENAME).is_file():
         rows = load_from_disk(str(path))
     else:
-        files = _find_files(path, source)
-        identity = ["texts", source.text_column, *file_states(files)]
-        read = partial(_read_texts, files, source.text_column)
-        return store_rows(read, _FEATURES, identity=identity, batch_rows=_STORED)
+        files, read = _find_files(path, source)
+        identity = [read.__name__, source.text_column, *file_states(files)]
+        read_files = partial(read, files, source.text_column)
+        return store_rows(read_files, _FEATURES, identity=identity, batch_rows=_STORED)
     return select_text(rows, source.text_column, name=source.path, advice="Set text_column.")
 
 
-def _find_files(path: Path, source: Source) -> list[Path]:
-    """The files of text at a path, in a folder or of a pattern, without empty and hidden files."""
-    found = match_paths(path)
-    if path.is_dir():
-        inside = ((file, file.relative_to(path).parts) for file in sorted(path.rglob("*")))
-        found = [file for file, parts in inside if not any(part[0] == "." for part in parts)]
-    files: dict[str, list[Path]] = {}
+def _find_files(path: Path, source: Source) -> tuple[list[Path], Callable[..., Iterator[_Text]]]:
+    """The files of text at a path, in a folder or of a pattern, and the function that reads them.
+
+    Empty and hidden files are left out.
+    """
+    found = find_files([str(path)]).values() if path.is_dir() else match_paths(path)
+    kinds: dict[str, list[Path]] = {}
     for file in found:
         match = _FILE.search(file.name)
         if match and file.is_file() and file.stat().st_size > 0:
-            files.setdefault(match[1].lower().removesuffix("l"), []).append(file)
-    if not files:
+            kinds.setdefault(match[1].lower().removesuffix("l"), []).append(file)
+    if not kinds:
         raise FileNotFoundError(
             f"There are no documents at {source.path}. A corpus is a Hub data set name "
             "(owner/name), or a local file, folder or pattern of .txt, .jsonl, .json, .csv or "
-            ".parquet files."
+            ".parquet files, or of .md, .html, .pdf or .docx files."
         )
-    if len(files) > 1:
-        kinds = ", ".join(sorted(files))
-        raise ValueError(f"{source.path} has files of several kinds ({kinds}); expected one kind.")
-    return next(iter(files.values()))
+    if len(kinds) > 1:
+        kinds.pop("md", None)  # such as a README
+    files = [file for own in kinds.values() for file in own]
+    is_rows = len(kinds) == 1 and kinds.keys() <= _KINDS_OF_ROWS
+    return files, _read_texts if is_rows else _read_documents
 
 
-def _read_texts(files: Iterable[Path], column: str) -> Iterator[dict[str, str | None]]:
+def _read_documents(files: Sequence[Path], column: str) -> Iterator[_Text]:
+    """Read documents of every kind as `collect` does; what cannot be read is logged."""
+    done = Collected("")
+    columns = TEXT_COLUMNS if column == "text" else [column]
+    for found in FileReader(done, columns).read({str(file): file for file in files}):
+        yield {"text": found.document.text}
+    done.warn()
+
+
+def _read_texts(files: Sequence[Path], column: str) -> Iterator[_Text]:
     """Read one column, whatever the other columns are; a row without it has no text.
 
     Raises:

@@ -217,6 +217,7 @@ class _Study:
             "seed": seed,
             "subset_seed": seed,
             "train_size": size,
+            "load_best_model_at_end": False,  # the reported queries may be the dev queries
             **encoder.settings,
             **self.recipe.finetuning,
             "output_dir": str(run),

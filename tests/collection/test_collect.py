@@ -11,8 +11,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from modeling_condenser.collection.collect import collect
+from modeling_condenser.collection.document_files import parse_html, parse_markdown
 from modeling_condenser.collection.load import load_collection, load_passages
-from modeling_condenser.collection.sections import parse_html, parse_markdown
 from modeling_condenser.collection.text_files import parse_table
 from modeling_condenser.pretraining.documents import load_documents
 

@@ -3,10 +3,8 @@
 import json
 import sys
 
-import pytest
-
 from benchmarks import make_docstrings
-from benchmarks.make_docstrings import STANDARD_LIBRARY, split_docstring, split_of
+from benchmarks.make_docstrings import STANDARD_LIBRARY, split_of
 from modeling_condenser.collection.load import load_collection
 
 PROSE = "The rest of this docstring tells in some fifteen words what {} does to its input and why."
@@ -64,23 +62,3 @@ def test_docstrings_become_a_collection_whose_splits_follow_a_hash(tmp_path, mon
             assert grades == {name: 1} and split_of(name) == split
     sources = json.loads((out / "sources.json").read_text())
     assert sources["packages"]["zoo"] == {"version": None, "pairs": 2}
-
-
-@pytest.mark.parametrize(
-    "passage",
-    [
-        "Args:\n    x: " + "A long list of words about the array. " * 4,
-        "x : int\n    " + "words " * 20 + "\n\n- item " + "words " * 20,
-        "Ten words are too few for a passage, I think.",
-    ],
-)
-def test_docstrings_without_prose_are_dropped(passage):
-    assert split_docstring(f"A fine short query.\n\n{passage}") is None
-    assert split_docstring(f"A fine short query.\n\n{PROSE}") is not None
-
-
-def test_the_split_of_a_name_never_changes():
-    # int(the first 16 digits of `printf NAME | sha256sum`, 16) % 10: 0 is test, 1 is dev.
-    assert split_of("math.cos") == "test"
-    assert split_of("numpy.mean") == "dev"
-    assert split_of("torch.nn.Linear") == "train"

@@ -32,21 +32,17 @@ def naive_is_in(answers: Sequence[str], text: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("match", "answer", "text", "found"),
+    ("answer", "text", "found"),
     [
-        ("string", "art", "A party of artists", False),
-        ("string", "U.S.", "made in the u . s . today", True),
-        ("string", "U.S.", "made in the US today", False),
-        ("string", "café", "the cafe\u0301 was shut", True),
-        ("string", "\u200e", "any text", True),  # without a token, as in DPR
-        ("regex", r"19\d\d", "in 2084", False),
-        ("regex", r"^the end\.?$", "first\nThe End.\nlast", True),
-        ("regex", "café", "cafe\u0301", True),
-        ("regex", "(open", "(open", False),  # no regular expression
+        ("art", "A party of artists", False),
+        ("U.S.", "made in the u . s . today", True),
+        ("U.S.", "made in the US today", False),
+        ("café", "the cafe\u0301 was shut", True),
+        ("\u200e", "any text", True),  # without a token, as in DPR
     ],
 )
-def test_an_answer_is_found_as_a_sequence_of_tokens_or_a_pattern(match, answer, text, found):
-    assert AnswerMatcher([answer], match=match).is_in(text) is found
+def test_an_answer_is_found_as_a_sequence_of_tokens(answer, text, found):
+    assert AnswerMatcher([answer]).is_in(text) is found
 
 
 def test_matching_agrees_with_the_naive_version_on_random_texts():

@@ -53,9 +53,21 @@ def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path):
     (tmp_path / "c" / "notes.md").write_text("not a document")
     assert read(tmp_path / "c") == read(f"{tmp_path}/c/**/*.jsonl") == TEXTS
     assert read(f"{tmp_path}/c/[ab].jsonl") == TEXTS[:2]
-    write(tmp_path / "c" / "c.csv", TEXTS)
-    with pytest.raises(ValueError, match=r"several kinds \(csv, json\); expected one kind"):
-        read(tmp_path / "c")
+
+
+def test_documents_of_several_kinds_are_read_as_collect_reads_them(tmp_path, caplog):
+    write(tmp_path / "c" / "a.csv", TEXTS[:2])
+    page = "<title>Trips</title><h2>By rail</h2><p>It is slow.</p><p>It is cheap.</p>"
+    (tmp_path / "c" / "b.html").write_text(page)
+    (tmp_path / "c" / "c.txt").write_bytes(
+        "Grüße aus Köln.\nDie Straße ist größer.".encode("cp1252")
+    )
+    (tmp_path / "c" / "d.html").write_bytes(bytes(range(256)) * 9)
+    html = "# Trips\n\n## By rail\n\nIt is slow.\n\nIt is cheap."
+    texts = [*TEXTS[:2], html, "Grüße aus Köln.\nDie Straße ist größer."]
+    assert sorted(read(tmp_path / "c")) == sorted(texts)
+    assert "d.html is not text of a known encoding" in caplog.text
+    assert read(tmp_path / "c" / "b.html") == [html]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])

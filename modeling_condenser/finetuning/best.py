@@ -1,0 +1,73 @@
+"""Keeps the weights of a fine-tuning that rank dev queries best: a checkpoint's, or the start's."""
+
+import logging
+from typing import Any
+
+import numpy as np
+from ir_measures import calc_aggregate, nDCG
+from sentence_transformers.base.evaluation import BaseEvaluator
+from transformers import TrainerCallback, TrainerState, TrainingArguments
+
+from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.passages import find_rows
+from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.retrieval.dense import search_exact_arrays
+from modeling_condenser.retrieval.runs import drop_own_passages
+
+logger = logging.getLogger(__name__)
+
+METRIC = "eval_nDCG@10"  # as the log names it
+_DEPTH = 11  # one of which may be the query itself
+_QUERIES, _OTHERS = 200, 800  # that are sampled
+
+
+class DevRanking(BaseEvaluator):
+    """nDCG@10 of a retriever in training, on up to 200 dev queries.
+
+    They search the passages that are judged for them, and 800 random others.
+    """
+
+    def __init__(self, retriever: Retriever, dev: Collection, *, seed: int):
+        super().__init__()
+        self.retriever, random = retriever, np.random.default_rng(seed)
+        names = random.permutation(list(dev.qrels))[:_QUERIES].tolist()
+        self.queries = {name: dev.queries[name] for name in names}
+        self.qrels = {name: dev.qrels[name] for name in names}
+        judged = {passage for grades in self.qrels.values() for passage in grades} - dev.absent
+        others = random.permutation(len(dev.passages))[:_OTHERS].tolist()
+        rows = {*find_rows(dev.passages, judged).values(), *others}
+        self.passages = dev.passages.select(sorted(rows))
+
+    def __call__(self, *_: Any, **__: Any) -> dict[str, float]:
+        run = search_exact_arrays(
+            self.retriever.encode_passages(self.passages),
+            list(self.passages["_id"]),
+            query_embeddings=self.retriever.encode_queries(list(self.queries.values())),
+            query_ids=list(self.queries),
+            depth=min(_DEPTH, len(self.passages)),
+        )
+        found = drop_own_passages(run, self.qrels)
+        return {METRIC: calc_aggregate([nDCG @ 10], self.qrels, found)[nDCG @ 10]}
+
+
+class KeepBest(TrainerCallback):
+    """Measures the start, and puts its weights back if no checkpoint ranks dev queries better."""
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
+    ) -> None:
+        if state.best_metric is None:  # a checkpoint has it
+            state.best_metric = self.trainer.evaluate()[METRIC]
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
+    ) -> None:
+        step = state.best_global_step or 0
+        self.trainer.facts |= {"best_step": step, "best_dev_nDCG@10": state.best_metric}
+        if step == 0:
+            logger.warning("No step ranks the dev queries better than the start, which is kept.")
+            self.trainer.restore_start()
+        logger.info("Keeping step %d: nDCG@10 %.3f on dev queries.", step, state.best_metric)
