@@ -32,7 +32,8 @@ from modeling_condenser.publishing.push import (
 )
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.indices import build_once
-from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
+from modeling_condenser.retrieval.searchers import open_searcher
+from modeling_condenser.retrieval.systems import System, parse_system
 from modeling_condenser.retrieval.words import choose_language
 
 from .npm_files import fetch_npm_files
@@ -100,7 +101,7 @@ def write_space(
             f"{collection} has {len(passages):,} passages, but a browser loads all of them: at most"
             f" {MAX_PASSAGES:,} are supported. Take a part, or a database (docs/databases.md)."
         )
-    retriever = system.without("precision").open(device="cpu")
+    retriever = replace(system.without("precision"), devices=["cpu"]).open()
     name, contract = Path(collection).resolve().name, retriever.contract
     settings: dict[str, Any] = {
         "title": title or f"Search in {name}",
