@@ -235,12 +235,18 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        if folder.exists():
-            folder.replace(_replaced(folder))
-        partial.replace(folder)
+        replace_folder(folder, partial)
     finally:
         restore_folder(folder)
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def replace_folder(folder: Path, new: Path) -> None:
+    """Move a complete folder to the place of another one, which `restore_folder` undoes."""
+    if folder.exists():
+        folder.replace(_replaced(folder))
+    new.replace(folder)
+    restore_folder(folder)
 
 
 def restore_folder(folder: Path) -> None:
