@@ -65,6 +65,7 @@ class Embeddings:
     retriever: str = ""  # fingerprint of weights, tokenizer, contract and dtype
     contract: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the retriever
     passages: str = ""  # fingerprint of ids, titles and texts
+    origin: str = ""  # that of the first version of these passages, if they are an update
     computation: Mapping[str, Any] = field(default_factory=dict, repr=False)
     version: int = 1
     dtype: str = "float32"  # of the vectors

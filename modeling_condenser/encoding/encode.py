@@ -100,7 +100,8 @@ def _update(
 ) -> Embeddings:
     """Replace embeddings by those of other passages, and continue a killed call that did."""
     folder = earlier.folder
-    new = replace(wanted, folder=folder.with_name(f".{folder.name}.update"))
+    origin = earlier.origin or earlier.passages
+    new = replace(wanted, folder=folder.with_name(f".{folder.name}.update"), origin=origin)
     if read_json(new.folder / MANIFEST_FILE, {}).get("passages") != new.passages:
         shutil.rmtree(new.folder, ignore_errors=True)
     embeddings = _claim(new, passages)

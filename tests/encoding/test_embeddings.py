@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -203,7 +204,8 @@ def test_only_new_and_changed_passages_are_encoded_even_after_a_kill(fails_on, t
     assert retriever.texts == (new[1:] if fails_on == "text new" else new)
     fresh = encode_collection(Counting(), passages, tmp_path / "fresh", shard_size=8)
     assert {f.name for f in folder.iterdir()} == {f.name for f in fresh.folder.iterdir()}
-    for file in set(folder.iterdir()) - {folder / "encoding.json"}:
+    assert made.origin and replace(made, folder=fresh.folder, origin="") == fresh
+    for file in set(folder.iterdir()) - {folder / "encoding.json", folder / "manifest.json"}:
         assert file.read_bytes() == (fresh.folder / file.name).read_bytes()
     assert {file.name for file in tmp_path.iterdir()} == {"e", "fresh"}
     assert made.are_of(passages) and made.record["n_encoded"] == len(retriever.texts)
