@@ -115,6 +115,14 @@ def test_eight_threads_get_the_answers_of_one_also_during_an_update(system, retr
     assert found == expected * 2
 
 
+def test_the_example_of_the_docs_prints_what_they_say(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "application.md").read_text()
+    exec(page.split("```python\n")[1].split("```")[0], {})
+    assert capsys.readouterr().out == page.split("```\n")[2]
+    assert [each.id for each in Index.open("my-index").search(["the sea"])[0]] == ["sea"]
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
