@@ -139,13 +139,13 @@ def _encode(
     """
     from modeling_condenser.collection.load import load_passages
     from modeling_condenser.encoding.embeddings import write_table
-    from modeling_condenser.encoding.encode import encode_collection, local_device
+    from modeling_condenser.encoding.encode import encode_collection
     from modeling_condenser.retrieval.dense import SearchSettings
     from modeling_condenser.retrieval.systems import parse_system
 
-    system = parse_system(model).completed(SearchSettings(dtype=dtype))
-    workers = devices.split(",") if devices else None
-    encoder, passages = system.open(device=local_device(workers)), load_passages(collection)
+    settings = SearchSettings(dtype=dtype, devices=devices, shard_size=shard_size)
+    encoder = parse_system(model).completed(settings).open()
+    passages, workers = load_passages(collection), settings.device_list
     made = encode_collection(encoder, passages, out, shard_size=shard_size, devices=workers)
     if int(os.environ.get("RANK", "0")) > 0:
         return

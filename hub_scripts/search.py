@@ -14,7 +14,8 @@ from datasets import Dataset
 from modeling_condenser.collection.load import load_dev, load_passages, name_collection
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import Searcher, as_folder, open_searcher, parse_systems
+from modeling_condenser.retrieval.searchers import Searcher, open_searcher
+from modeling_condenser.retrieval.systems import as_folder, parse_systems
 from modeling_condenser.runs.recipe import check_least, fill, is_path
 
 from .command_line import CommandLine

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .pretraining.warm_start import condenser_from_encoder, masked_lm_from_encoder
     from .publishing.export import export_encoder
     from .publishing.push import push
+    from .retrieval.index import Index, Passage
     from .space.space import write_space
 
 _NAMES = {
@@ -52,6 +53,7 @@ _NAMES = {
     ".pretraining.contrastive_trainer": "ContrastiveTrainer",
     ".pretraining.trainer": "CondenserTrainer",
     ".pretraining.warm_start": "condenser_from_encoder masked_lm_from_encoder",
+    ".retrieval.index": "Index Passage",
     ".space.space": "write_space",
 }
 

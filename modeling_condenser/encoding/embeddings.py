@@ -2,12 +2,15 @@
 
 manifest.json       the fields of `Embeddings`
 shard-00000.npy     (rows, D) float32 vectors of consecutive passages; a shard is always complete
-passage_ids.arrow   the ids in the order of the rows
+passage_ids.arrow   ids in the order of the rows, each with a hash of its passage
 encoding.json       time, memory and hardware of encoding
 """
 
+import hashlib
+import json
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -20,9 +23,10 @@ import pyarrow.feather as pf
 import pyarrow.parquet as pq
 from datasets import Dataset
 
+from modeling_condenser.collection.passages import COLUMNS, iterate_rows
 from modeling_condenser.model_files.model_folder import read_json
 from modeling_condenser.runs.progress import bar
-from modeling_condenser.runs.run_folder import whole_folder
+from modeling_condenser.runs.run_folder import restore_folder, whole_folder
 from modeling_condenser.runs.whole_files import whole_file, write_json
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
@@ -40,6 +44,16 @@ def id_column(passages: Dataset) -> pa.Array:
     return column.cast(pa.large_string()).combine_chunks()
 
 
+def hash_passages(passages: Dataset) -> np.ndarray:
+    """A hash of id, title and text of each passage, (N,) int64."""
+    hashes = array("q")
+    for row in iterate_rows(passages.select_columns(list(COLUMNS))):
+        content = json.dumps([row[name] for name in COLUMNS]).encode()
+        digest = hashlib.blake2b(content, digest_size=8).digest()
+        hashes.append(int.from_bytes(digest, "little", signed=True))
+    return np.asarray(hashes)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Embeddings:
     """The vectors of N passages; the manifest contains all fields except `folder`."""
@@ -51,6 +65,7 @@ class Embeddings:
     retriever: str = ""  # fingerprint of weights, tokenizer, contract and dtype
     contract: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the retriever
     passages: str = ""  # fingerprint of ids, titles and texts
+    origin: str = ""  # that of the first version of these passages, if they are an update
     computation: Mapping[str, Any] = field(default_factory=dict, repr=False)
     version: int = 1
     dtype: str = "float32"  # of the vectors
@@ -62,6 +77,7 @@ class Embeddings:
         Raises:
             FileNotFoundError: it holds none, or `complete` is true and shards are missing.
         """
+        restore_folder(Path(folder))  # if an update was killed
         manifest = read_json(Path(folder) / MANIFEST_FILE, None)
         if manifest is None:
             raise FileNotFoundError(
@@ -75,8 +91,8 @@ class Embeddings:
             )
         return embeddings
 
-    def create(self, ids: pa.Array) -> None:
-        """Write the ids, which must be unique, and the manifest into a new or empty folder."""
+    def create(self, ids: pa.Array, hashes: np.ndarray | None = None) -> None:
+        """Write ids, which must be unique, hashes and manifest into a new or empty folder."""
         n_ids = pc.count_distinct(ids).as_py()
         if n_ids < len(ids):
             raise ValueError(f"{len(ids)} passages have {n_ids} ids: give each passage its own id.")
@@ -85,7 +101,7 @@ class Embeddings:
         manifest = asdict(self)
         del manifest["folder"]
         with whole_folder(self.folder) as partial:
-            table = pa.table({"_id": ids})
+            table = pa.table({"_id": ids} | ({} if hashes is None else {"hash": hashes}))
             pf.write_feather(table, partial / IDS_FILE, compression="uncompressed")
             write_json(partial / MANIFEST_FILE, manifest)
 
@@ -107,7 +123,9 @@ class Embeddings:
 
     def _read(self, shard: int, rows: Any = slice(None)) -> np.ndarray:
         """Read rows of a shard, (rows, D) float32; mapped into memory unless truncated."""
-        vectors = np.load(self._file(shard), mmap_mode="r")[rows]
+        if shard not in self._maps:
+            self._maps[shard] = np.load(self._file(shard), mmap_mode="r")
+        vectors = self._maps[shard][rows]
         if vectors.shape[1] == self.dimension:
             return vectors
         vectors = np.array(vectors[:, : self.dimension])
@@ -115,15 +133,33 @@ class Embeddings:
             faiss.normalize_L2(vectors)
         return vectors
 
+    @cached_property
+    def _maps(self) -> dict[int, np.ndarray]:
+        """Shards that were read; they stay readable when an update replaces the folder."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:  # without what is mapped into memory
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
     @property
     def record(self) -> dict[str, Any]:
         """Time, memory and hardware of encoding; empty if encoding did not finish."""
         return read_json(self.folder / RECORD_FILE, {})
 
     @cached_property
+    def _passages(self) -> pa.Table:
+        return pf.read_table(self.folder / IDS_FILE, memory_map=True)
+
+    @property
     def passage_ids(self) -> pa.ChunkedArray:
         """The ids in the order of the rows, mapped into memory."""
-        return pf.read_table(self.folder / IDS_FILE, memory_map=True)["_id"]
+        return self._passages["_id"]
+
+    @property
+    def hashes(self) -> np.ndarray | None:
+        """The hashes of the passages, (N,) int64; None in folders of older versions."""
+        has_hashes = "hash" in self._passages.column_names
+        return self._passages["hash"].to_numpy() if has_hashes else None
 
     def are_of(self, passages: Dataset) -> bool:
         """Return whether passages have these ids, in this order."""

@@ -1,33 +1,53 @@
-"""Encodes a collection into a folder of embeddings; a repeated call encodes the missing shards.
+"""Encodes a collection into a folder of embeddings; a repeated call encodes what is missing.
 
 This process starts a worker for each further device; of n workers, worker r encodes the shards i
 with i % n == r.
 """
 
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import fingerprint_passages
+from modeling_condenser.model_files.model_folder import read_json
 from modeling_condenser.runs.progress import bar, show_bars
-from modeling_condenser.runs.run_folder import describe_machine
+from modeling_condenser.runs.run_folder import (
+    describe_machine,
+    replace_folder,
+    restore_folder,
+)
 from modeling_condenser.runs.whole_files import write_json
 
-from .embeddings import MANIFEST_FILE, RECORD_FILE, Embeddings, id_column
+from .embeddings import MANIFEST_FILE, RECORD_FILE, Embeddings, hash_passages, id_column
 from .opening import check_devices
 from .retriever import Retriever
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Vectors of earlier embeddings that are not encoded again.
+
+    `rows`, (N,) int64, has the row there of each passage, or -1 if it is new or changed.
+    """
+
+    embeddings: Embeddings
+    rows: np.ndarray
 
 
 def encode_collection(
@@ -40,6 +60,10 @@ def encode_collection(
 ) -> Embeddings:
     """Encode passages into a folder, continue an interrupted call, or open a finished folder.
 
+    If the folder holds an earlier version of the passages, only new and changed ones are encoded,
+    into a folder beside it that replaces it at the end. The result is that of a new folder, but
+    for float error (about 1e-6 of a vector's length): a batch's composition changes the last bits.
+
     A script that uses several devices needs `if __name__ == "__main__":`.
 
     Args:
@@ -51,36 +75,104 @@ def encode_collection(
             retriever is on one, and its device otherwise.
 
     Raises:
-        ValueError: the folder holds other embeddings, or an argument is wrong.
+        ValueError: the folder holds the vectors of another model, or an argument is wrong.
         FileExistsError: the folder holds something else.
     """
     sixteenth = -(-len(passages) // 16)  # so that workers have shards to share
     size = min(8192, max(256, sixteenth)) if shard_size is None else shard_size
-    embeddings = claim_folder(retriever, passages, folder, shard_size=size)
+    wanted = _describe(retriever, passages, Path(folder), shard_size=size)
+    restore_folder(wanted.folder)
+    if (wanted.folder / MANIFEST_FILE).is_file():
+        earlier = Embeddings.open(wanted.folder, complete=False)
+        if earlier.retriever == wanted.retriever and earlier.passages != wanted.passages:
+            return _update(earlier, wanted, retriever, passages, devices)
+    embeddings = _claim(wanted, passages)
+    _encode_missing(retriever, passages, embeddings, devices)
+    return embeddings
+
+
+def _update(
+    earlier: Embeddings,
+    wanted: Embeddings,
+    retriever: Retriever,
+    passages: Dataset,
+    devices: Sequence[str] | None,
+) -> Embeddings:
+    """Replace embeddings by those of other passages, and continue a killed call that did."""
+    folder = earlier.folder
+    origin = earlier.origin or earlier.passages
+    new = replace(wanted, folder=folder.with_name(f".{folder.name}.update"), origin=origin)
+    if read_json(new.folder / MANIFEST_FILE, {}).get("passages") != new.passages:
+        shutil.rmtree(new.folder, ignore_errors=True)
+    embeddings = _claim(new, passages)
+    kept = _find_kept(earlier, embeddings)
+    _encode_missing(retriever, passages, embeddings, devices, kept)
+    replace_folder(folder, new.folder)
+    return Embeddings.open(folder)
+
+
+def _find_kept(earlier: Embeddings, new: Embeddings) -> _Kept | None:
+    """Find the passages whose vectors are in earlier embeddings, finished or not."""
+    old_hashes, hashes = earlier.hashes, new.hashes
+    if old_hashes is None or hashes is None:
+        logger.warning(
+            "%s has no hashes of its passages, because an older version wrote it: all passages are"
+            " encoded again.",
+            earlier.folder,
+        )
+        return None
+    order = np.argsort(old_hashes)
+    places = np.searchsorted(old_hashes, hashes, sorter=order)
+    rows = order[np.minimum(places, len(order) - 1)]
+    same_ids = pc.equal(new.passage_ids, earlier.passage_ids.take(pa.array(rows))).to_numpy()
+    is_there = ~np.isin(rows // earlier.shard_size, earlier.missing_shards())
+    rows = np.where((old_hashes[rows] == hashes) & same_ids & is_there, rows, -1)
+    n_kept = int((rows >= 0).sum())
+    logger.info(
+        "%s: %d passages are new or changed, %d are kept, and %d of the earlier ones are not.",
+        *(earlier.folder, len(rows) - n_kept, n_kept, earlier.n_passages - n_kept),
+    )
+    return _Kept(earlier, rows)
+
+
+def _encode_missing(
+    retriever: Retriever,
+    passages: Dataset,
+    embeddings: Embeddings,
+    devices: Sequence[str] | None,
+    kept: _Kept | None = None,
+) -> None:
+    """Encode the missing shards on all devices, and write the record."""
     missing = embeddings.missing_shards()
     if embeddings.record and not missing:
-        return embeddings
-    logger.info("Encoding %d of %d shards: %s", len(missing), len(embeddings.shards), folder)
+        return
+    logger.info(
+        "Encoding %d of %d shards: %s", len(missing), len(embeddings.shards), embeddings.folder
+    )
     used, started = _worker_devices(retriever, devices), time.perf_counter()
     how: dict[str, Any] = {"dtype": retriever.dtype, "token_budget": retriever.token_budget}
     how |= {"truncate_dim": retriever.truncate_dim, **retriever.settings}
     job = (passages, embeddings, len(used))
     with ProcessPoolExecutor(len(used), mp_context=get_context("spawn")) as pool:
         workers = [
-            pool.submit(_work, retriever.folder, {**how, "device": used[i]}, *job, i)
+            pool.submit(_work, retriever.folder, {**how, "device": used[i]}, *job, i, kept)
             for i in range(1, len(used))
         ]
-        encode_shards(retriever, *job, 0)
+        encode_shards(retriever, *job, 0, kept)
         for worker in workers:
             worker.result()
-    n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
+    n_encoded = sum(len(_new_rows(embeddings.shards[shard], kept)) for shard in missing)
     record = _record(n_encoded, time.perf_counter() - started, used)
     write_json(embeddings.folder / RECORD_FILE, record)
-    return embeddings
 
 
 def encode_shards(
-    retriever: Retriever, passages: Dataset, embeddings: Embeddings, n_workers: int, rank: int
+    retriever: Retriever,
+    passages: Dataset,
+    embeddings: Embeddings,
+    n_workers: int,
+    rank: int,
+    kept: _Kept | None = None,
 ) -> None:
     """Encode the missing shards i with i % n_workers == rank."""
     own = [shard for shard in embeddings.missing_shards() if shard % n_workers == rank]
@@ -88,8 +180,24 @@ def encode_shards(
         shards = bar(own, "encode", unit="shard")
     with show_bars(False):  # of texts within a shard
         for shard in shards:
-            some = passages.select(embeddings.shards[shard])
-            embeddings.write_shard(shard, retriever.encode_passages(some))
+            rows = embeddings.shards[shard]
+            new = _new_rows(rows, kept)
+            vectors = np.empty((len(rows), embeddings.dimension), dtype=np.float32)
+            if kept:
+                old = kept.rows[rows.start : rows.stop]
+                vectors[old >= 0] = kept.embeddings.vectors(old[old >= 0])
+            if len(new):
+                vectors[np.asarray(new) - rows.start] = retriever.encode_passages(
+                    passages.select(new)
+                )
+            embeddings.write_shard(shard, vectors)
+
+
+def _new_rows(rows: range, kept: _Kept | None) -> Sequence[int]:
+    """Which rows of a shard are encoded."""
+    if kept is None:
+        return rows
+    return [row for row in rows if kept.rows[row] < 0]
 
 
 def _work(model: Path, settings: dict[str, Any], *job: Any) -> None:
@@ -98,17 +206,22 @@ def _work(model: Path, settings: dict[str, Any], *job: Any) -> None:
 
 
 def claim_folder(
-    retriever: Retriever,
-    passages: Dataset,
-    folder: str | Path,
-    *,
-    shard_size: int,
+    retriever: Retriever, passages: Dataset, folder: str | Path, *, shard_size: int
 ) -> Embeddings:
-    """Write manifest and ids, or check those of an earlier call; see `encode_collection`."""
+    """Write manifest and ids, or check those of an earlier call; see `encode_collection`.
+
+    Raises a ValueError if the folder holds other passages.
+    """
+    return _claim(_describe(retriever, passages, Path(folder), shard_size=shard_size), passages)
+
+
+def _describe(
+    retriever: Retriever, passages: Dataset, folder: Path, *, shard_size: int
+) -> Embeddings:
     if shard_size < 1:
         raise ValueError(f"shard_size is {shard_size}, expected at least 1.")
-    wanted = Embeddings(
-        folder=Path(folder),
+    return Embeddings(
+        folder=folder,
         n_passages=len(passages),
         dimension=retriever.dimension,
         shard_size=shard_size,
@@ -121,13 +234,17 @@ def claim_folder(
             "dtype": retriever.dtype,
         },
     )
+
+
+def _claim(wanted: Embeddings, passages: Dataset) -> Embeddings:
+    """Write the manifest and the ids of embeddings, or open the same ones."""
     if not (wanted.folder / MANIFEST_FILE).is_file():
-        wanted.create(id_column(passages))
-    embeddings = Embeddings.open(folder, complete=False)
+        wanted.create(id_column(passages), hash_passages(passages))
+    embeddings = Embeddings.open(wanted.folder, complete=False)
     names = ("retriever", "passages")
     if changed := [n for n in names if getattr(embeddings, n) != getattr(wanted, n)]:
         raise ValueError(
-            f"{folder} holds other embeddings, with a different {', '.join(changed)}: remove it, or"
+            f"{wanted.folder} holds the vectors of another {' and '.join(changed)}: remove it, or"
             " choose another folder."
         )
     return embeddings

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ class Retriever:
     """A bi-encoder: one encoder for queries and passages.
 
     A plain encoder needs a stated pooling. Its defaults are the dot product, a space between title
-    and text, no prompts, and the maximum length that its tokenizer and positions allow.
+    and text, no prompts, and the maximum length that its tokenizer and positions allow. Threads may
+    share a retriever.
 
     Example:
         >>> retriever = Retriever("my-encoder")
@@ -74,6 +76,11 @@ class Retriever:
         truncate_dim: int | None = None,
         **stated: Any,
     ) -> None:
+        if not Path(model).exists() and str(model).startswith(("bm25", "hybrid:")):
+            raise ValueError(
+                f"{model} has no vectors, or not only vectors: Index.build(passages, {model!r})"
+                " searches with it."
+            )
         self.settings = {name: value for name, value in stated.items() if value is not None}
         opened = open_encoder(model, device=device, dtype=dtype, **self.settings)
         self.folder, self.model, self.contract = opened
@@ -86,6 +93,7 @@ class Retriever:
         is_cpu = self.model.device.type == "cpu"
         default = CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
         self.token_budget = default if token_budget is None else token_budget
+        self._tokenizing = Lock()  # a tokenizer cannot be called from two threads
         if self.token_budget < 1:
             raise ValueError(f"token_budget is {token_budget}, expected at least 1.")
         # Float32 is padded, as in the evaluation script of an export.
@@ -187,17 +195,19 @@ class Retriever:
             raise ValueError(f"The data set has the columns {names}; expected text, and title.")
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         self.model.eval()
-        features: Any = self.model.preprocess([""], prompt=prompt) if prompt else {}
+        with self._tokenizing:
+            features: Any = self.model.preprocess([""], prompt=prompt) if prompt else {}
         # A pooling that excludes the prompt needs the prompt's length.
         extra = {name: features[name] for name in ("prompt_length",) if name in features}
 
         def tokenize(first: int) -> Tokens:
-            return tokenize_texts(
-                self.model.tokenizer,
-                _read_window(texts, first, write),
-                max_length=max_length,
-                token_type_ids=self.contract.token_type_ids,
-            )
+            with self._tokenizing:
+                return tokenize_texts(
+                    self.model.tokenizer,
+                    _read_window(texts, first, write),
+                    max_length=max_length,
+                    token_type_ids=self.contract.token_type_ids,
+                )
 
         shown = bar(None, "encode", unit="text", total=len(texts))
         with shown, ThreadPoolExecutor(max_workers=1) as reader:

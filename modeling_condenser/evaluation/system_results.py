@@ -36,14 +36,8 @@ from modeling_condenser.retrieval.runs import (
     read_run,
     write_run,
 )
-from modeling_condenser.retrieval.systems import (
-    BM25,
-    Searcher,
-    StoredRun,
-    System,
-    as_folder,
-    open_searcher,
-)
+from modeling_condenser.retrieval.searchers import Searcher, StoredRun, open_searcher
+from modeling_condenser.retrieval.systems import BM25, System, as_folder
 from modeling_condenser.runs.whole_files import write_json
 
 from .measures import Evaluation, evaluate_run

@@ -28,13 +28,8 @@ from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.encoding.encode import local_device
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import (
-    StoredRun,
-    SystemLike,
-    open_searcher,
-    parse_systems,
-    system_text,
-)
+from modeling_condenser.retrieval.searchers import StoredRun, open_searcher
+from modeling_condenser.retrieval.systems import SystemLike, parse_systems, system_text
 from modeling_condenser.runs.progress import bar, show_bars
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (

@@ -21,7 +21,7 @@ from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.model_files.model_folder import find_model_folder
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.retrieval.runs import rank_passages
-from modeling_condenser.retrieval.systems import Searcher
+from modeling_condenser.retrieval.searchers import Searcher
 
 from .hard_negatives import HardNegatives, KnownPassages
 from .recipe import MiningRecipe

@@ -89,7 +89,8 @@ class Bm25:
             "language": self.language,
             "passages": fingerprint_passages(passages),
         }
-        build_once(Path(folder) / IDENTITY_FILE, identity, build)
+        of_passages = ["passages"] if language else ["passages", "language"]
+        build_once(Path(folder) / IDENTITY_FILE, identity, build, of_passages=of_passages)
         self.index = bm25s.BM25.load(Path(folder) / INDEX_FOLDER, mmap=True)
 
     def search(self, queries: Mapping[str, str], *, depth: int = 100) -> Run:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EXACT = "Flat"
 EMBEDDINGS_FOLDER = "embeddings"
-Index = faiss.Index | BinaryIndex | MilvusIndex
+VectorIndex = faiss.Index | BinaryIndex | MilvusIndex
 _SPARE = 32  # candidates beyond the depth, for breaking ties
 
 
@@ -98,7 +98,7 @@ class DenseSearcher:
 
     retriever: "Retriever"
     embeddings: Embeddings
-    index: Index | None = None
+    index: VectorIndex | None = None
     settings: SearchSettings = SearchSettings()
     bytes_per_vector: float | None = None  # in the index, or in the embeddings
 
@@ -124,7 +124,7 @@ def search_embeddings(
     query_ids: Sequence[str],
     *,
     depth: int = 100,
-    index: Index | None = None,
+    index: VectorIndex | None = None,
     rescore: int = 0,
 ) -> Run:
     """Rank a collection's passages for queries, (Q, D) float32.

@@ -18,7 +18,7 @@ An index is a folder: index.faiss, which is mapped into memory, and index.json, 
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ import faiss
 import numpy as np
 
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.runs.run_folder import whole_folder
+from modeling_condenser.runs.run_folder import restore_folder, whole_folder
 from modeling_condenser.runs.whole_files import write_json
 
 logger = logging.getLogger(__name__)
@@ -42,23 +42,32 @@ _SMALLEST_TRAINING_SET = 65_536  # 256 vectors for each of product quantisation'
 _BYTES_A_CALL = 2**28  # of the candidates' bits, which sentence-transformers unpacks to int64
 
 
-def build_once(file: Path, identity: Mapping[str, object], build: Callable[[Path], object]) -> None:
+def build_once(
+    file: Path,
+    identity: Mapping[str, object],
+    build: Callable[[Path], object],
+    *,
+    of_passages: Sequence[str] = ("passages",),
+) -> None:
     """Build an index or a page in the folder of `file`, unless it is already there.
 
-    `file` stores the identity: everything that the result depends on. If the folder has another
-    identity, a ValueError is raised.
+    `file` stores the identity: everything that the result depends on. It is built again if only the
+    fields `of_passages` differ; if others do, a ValueError is raised.
     """
     folder = file.parent
-    if not folder.exists() or not any(folder.iterdir()):
-        with whole_folder(folder) as new:
-            build(new)
-            write_json(new / file.name, identity)
+    restore_folder(folder)
+    is_new = not folder.exists() or not any(folder.iterdir())
     stored = json.loads(file.read_text()) if file.is_file() else {}
-    if changed := [name for name, value in identity.items() if stored.get(name) != value]:
+    changed = [name for name, value in identity.items() if stored.get(name) != value]
+    if not is_new and not set(changed) <= set(of_passages if stored else ()):
         raise ValueError(
             f"{folder} holds something else, made with another {', '.join(changed)}: name another"
             " folder, or remove this one to build it again."
         )
+    if changed:
+        with whole_folder(folder) as new:
+            build(new)
+            write_json(new / file.name, identity)
 
 
 def build_approximate(

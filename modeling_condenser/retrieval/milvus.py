@@ -12,13 +12,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from datasets import Dataset
 
-from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.collection.chunks import in_chunks
+from modeling_condenser.encoding.embeddings import Embeddings, hash_passages
 from modeling_condenser.runs.progress import bar
 
 logger = logging.getLogger(__name__)
@@ -33,13 +36,19 @@ _SECONDS_TO_CONNECT = 10
 class MilvusIndex:
     """The passages of one collection with the vectors of one retriever, in Milvus.
 
-    The fields are `row` (the primary key), `id`, `title`, `text` and `embedding`. Scores are inner
-    products.
+    The fields are `id` (the primary key), `title`, `text`, `embedding`, and `hash`, that of the
+    embeddings. Scores are inner products.
     """
 
     client: Any  # a `pymilvus.MilvusClient`
     name: str  # of the Milvus collection
     parameters: dict[str, Any]  # of the search, such as {"ef": 128}
+    embeddings: Embeddings
+
+    @cached_property
+    def ids(self) -> pd.Index:
+        """The ids in the order of the rows."""
+        return pd.Index(self.embeddings.passage_ids.to_pylist())
 
     def search(
         self, queries: np.ndarray, k: int, *, filter: str = ""
@@ -60,7 +69,7 @@ class MilvusIndex:
                 found = self.client.search(self.name, some, filter=filter, limit=k, **how)
             for query, hits in enumerate(found, start=first):
                 scores[query, : len(hits)] = [hit["distance"] for hit in hits]
-                rows[query, : len(hits)] = [hit["row"] for hit in hits]
+                rows[query, : len(hits)] = self.ids.get_indexer([hit["id"] for hit in hits])
         return scores, rows
 
 
@@ -93,29 +102,49 @@ def connect(index: str) -> Any:
 def store_in_milvus(
     embeddings: Embeddings, passages: Dataset, client: Any, *, parameters: str | None = None
 ) -> MilvusIndex:
-    """Store vectors, ids and texts, continue an interrupted call, or open what is stored.
+    """Store vectors, ids and texts, those that are new or changed, and delete the others.
 
-    The name of the Milvus collection is made from the fingerprints of passages and retriever, so
-    other vectors never mix with these. `client` is from `connect`; `parameters` of the search are
-    `name=value[,name=value]...`, such as "ef=128".
+    The name of the Milvus collection is made from the fingerprints of the retriever and of the
+    first version of the passages, so other vectors never mix with these. `client` is from
+    `connect`; `parameters` of the search are `name=value[,name=value]...`, such as "ef=128".
     """
-    identity = f"{embeddings.retriever} {embeddings.passages} {embeddings.dimension}"
+    origin = embeddings.origin or embeddings.passages
+    identity = f"by id {embeddings.retriever} {origin} {embeddings.dimension}"
     name = f"condenser_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-    index = MilvusIndex(client, name, _read_parameters(parameters))
+    index = MilvusIndex(client, name, _read_parameters(parameters), embeddings)
+    hashes = embeddings.hashes
+    wanted = (hash_passages(passages) if hashes is None else hashes).tolist()
     with _clear_errors():
         if not client.has_collection(name):
             _create(client, name, embeddings.dimension)
         client.load_collection(name)
-        count = client.query(name, output_fields=["count(*)"], consistency_level="Strong")
-        done = count[0]["count(*)"]  # whole batches are stored, in order
-        batches = range(done, embeddings.n_passages, _ROWS_A_REQUEST)
-        for first in bar(batches, "milvus", unit="batch"):
-            rows = np.arange(first, min(first + _ROWS_A_REQUEST, embeddings.n_passages))
-            client.upsert(name, _records(embeddings, passages, rows))
-        if batches:
+        stored = _read_hashes(client, name)
+        missing = [i for i, own in enumerate(index.ids) if stored.pop(own, None) != wanted[i]]
+        for first in bar(range(0, len(missing), _ROWS_A_REQUEST), "milvus", unit="batch"):
+            rows = np.asarray(missing[first : first + _ROWS_A_REQUEST])
+            records = _records(embeddings, passages, rows)
+            hashed = [
+                {**each, "hash": wanted[row]} for row, each in zip(rows, records, strict=True)
+            ]
+            client.upsert(name, hashed)
+        for ids in in_chunks(stored, most=_ROWS_A_REQUEST, text=str):
+            client.delete(name, ids=ids)
+        if missing or stored:
             client.flush(name)
-            logger.info("Stored %d passages in %s", embeddings.n_passages, name)
+            logger.info("%s: %d passages stored, %d deleted", *(name, len(missing), len(stored)))
     return index
+
+
+def _read_hashes(client: Any, name: str) -> dict[str, int]:
+    """The hash of each stored passage."""
+    for logger_name in ("grpc._server", "pymilvus.client.iterator.query_iterator"):
+        logging.getLogger(logger_name).setLevel(logging.CRITICAL)  # Milvus Lite has no time stamps
+    how: Any = {"output_fields": ["id", "hash"], "consistency_level": "Strong"}
+    rows, found = client.query_iterator(name, batch_size=_ROWS_A_REQUEST, **how), {}
+    while batch := rows.next():
+        found |= {row["id"]: row["hash"] for row in batch}
+    rows.close()
+    return found
 
 
 def _read_parameters(text: str | None) -> dict[str, Any]:
@@ -130,8 +159,9 @@ def _create(client: Any, name: str, dimension: int) -> None:
     from pymilvus import DataType
 
     schema = client.create_schema(auto_id=False)
-    schema.add_field("row", DataType.INT64, is_primary=True)
-    for field in ("id", "title", "text"):
+    schema.add_field("id", DataType.VARCHAR, max_length=_LONGEST, is_primary=True)
+    schema.add_field("hash", DataType.INT64)
+    for field in ("title", "text"):
         schema.add_field(field, DataType.VARCHAR, max_length=_LONGEST)
     schema.add_field("embedding", DataType.FLOAT_VECTOR, dim=dimension)
     indices = client.prepare_index_params()
@@ -140,11 +170,11 @@ def _create(client: Any, name: str, dimension: int) -> None:
 
 
 def _records(embeddings: Embeddings, passages: Dataset, rows: np.ndarray) -> list[dict[str, Any]]:
-    part, vectors = passages[rows[0] : rows[-1] + 1], embeddings.vectors(rows)
+    part, vectors = passages[rows], embeddings.vectors(rows)
     return [
-        {"row": int(row), "id": own, "title": _cut(title), "text": _cut(text), "embedding": vector}
-        for row, own, title, text, vector in zip(
-            rows, part["_id"], part["title"], part["text"], vectors, strict=True
+        {"id": own, "title": _cut(title), "text": _cut(text), "embedding": vector}
+        for own, title, text, vector in zip(
+            part["_id"], part["title"], part["text"], vectors, strict=True
         )
     ]
 

@@ -11,7 +11,7 @@
     runs/other-system.trec                       a TREC run file
     my-encoder,query_prompt="find, then rank: "  a value with a comma is quoted as in a CSV file
 
-Opening an encoder imports torch; importing this module does not.
+`searchers.py` opens them. Opening an encoder imports torch; importing this module does not.
 """
 
 import hashlib
@@ -22,27 +22,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from datasets import Dataset
-
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.encoding.embeddings import MANIFEST_FILE, Dtype
+from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.model_files.contract import (
     CONTRACT_FILE,
     EncodingContract,
     Pooling,
     Similarity,
 )
-from modeling_condenser.model_files.model_folder import find_model_folder, find_weights, read_json
+from modeling_condenser.model_files.model_folder import find_model_folder, find_weights
 from modeling_condenser.runs.recipe import is_path, refuse_ambiguous
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import checksum_file
 
-from .bm25 import Bm25, read_settings
-from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
-from .fusion import CANDIDATES, DEFAULT, FUSIONS, Fusion, choose_fusion
-from .indices import INDEX_FILE, Precision, build_approximate, build_quantised
-from .milvus import MILVUS, connect, store_in_milvus
-from .runs import Run, cut_run, read_run
+from .bm25 import read_settings
+from .dense import SearchSettings
+from .fusion import FUSIONS
+from .indices import Precision
 from .words import LANGUAGES
 
 if TYPE_CHECKING:
@@ -52,6 +47,7 @@ BM25 = "bm25"
 HYBRID = "hybrid:"
 Kind = Literal["bm25", "run", "encoder", "hybrid"]
 
+# The type or the allowed values of each setting.
 _ENCODER_SETTINGS = {
     "pooling": get_args(Pooling),
     "similarity": get_args(Similarity),
@@ -60,17 +56,15 @@ _ENCODER_SETTINGS = {
     **dict.fromkeys("query_max_length passage_max_length token_budget truncate_dim".split(), int),
     **dict.fromkeys("title_separator query_prompt passage_prompt name".split(), str),
 }
-_COMPRESSION = ("truncate_dim", "precision")
-_SETTING = re.compile(r',(\w+)=("(?:[^"]|"")*+"(?=,|\Z)|[^,]*)')
-_LONGEST_VALUE, _LONGEST_NAME = 40, 200  # characters in a system's name, bytes in a folder's
-
-# The type or the allowed values of each setting.
 _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
     "bm25": {"preset": str, "k1": float, "b": float, "language": tuple(LANGUAGES), "name": str},
     "run": {"name": str},
     "encoder": _ENCODER_SETTINGS,
     "hybrid": {**_ENCODER_SETTINGS, "fusion": tuple(FUSIONS)},
 }
+_COMPRESSION = ("truncate_dim", "precision")
+_SETTING = re.compile(r',(\w+)=("(?:[^"]|"")*+"(?=,|\Z)|[^,]*)')
+_LONGEST_VALUE, _LONGEST_NAME = 40, 200  # characters in a system's name, bytes in a folder's
 
 
 @dataclass(frozen=True)
@@ -104,8 +98,8 @@ class System:
         return self.kind in ("encoder", "hybrid")
 
     @property
-    def is_quantised(self) -> bool:
-        return self.settings.get("precision", "float32") != "float32"
+    def precision(self) -> Precision:
+        return self.settings.get("precision", "float32")
 
     @property
     def is_export(self) -> bool:
@@ -120,6 +114,11 @@ class System:
             return self
         return replace(self.without("fusion"), model=self.model[len(HYBRID) :], stated_name=None)
 
+    @property
+    def whole(self) -> "System":
+        """The encoder, with all numbers of its vectors."""
+        return self.encoder.without(*_COMPRESSION)
+
     def without(self, *names: str) -> "System":
         """Return the system without some settings."""
         return replace(self, settings={n: v for n, v in self.settings.items() if n not in names})
@@ -132,11 +131,15 @@ class System:
         return self.stated_name or "-".join([*kind, _base_name(self.encoder.model), *values])
 
     @property
+    def vectors_name(self) -> str:
+        """The name of the folder with its embeddings, which are the whole vectors."""
+        return as_folder(self.whole.name)
+
+    @property
     def text(self) -> str:
         """The text that `parse_system` reads as this system."""
-        name = {"name": self.stated_name} if self.stated_name else {}
-        values = {**self.settings, **name}.items()
-        return ",".join([self.model, *(f"{name}={_quote(value)}" for name, value in values)])
+        values = {**self.settings, **({"name": self.stated_name} if self.stated_name else {})}
+        return ",".join([self.model, *(f"{n}={_quote(str(v))}" for n, v in values.items())])
 
     @property
     def published_text(self) -> str:
@@ -146,45 +149,36 @@ class System:
             return self.text
         return replace(self, model=self.model.removesuffix(place) + _base_name(place)).text
 
-    @property
-    def vectors_name(self) -> str:
-        """The name of the folder with its embeddings, which are the whole vectors."""
-        return as_folder(self.encoder.without(*_COMPRESSION).name)
-
     def completed(self, search: SearchSettings) -> "System":
         """Return the system with the settings of a search that it does not state itself."""
         if not self.has_vectors:
             return self
-        changed = search.changed("dtype", *_COMPRESSION)
-        settings = {**self.settings, **changed, **self.settings}
+        settings = {**self.settings, **search.changed("dtype", *_COMPRESSION), **self.settings}
         system = replace(self, settings=settings, devices=search.device_list)
-        if system.is_quantised and not search.is_exact:
+        if system.precision != "float32" and not search.is_exact:
             raise ValueError(
-                f"{self.model} has precision={settings['precision']}, so the index {search.index}"
-                " would have no effect: leave out one of the two."
+                f"{self.model} has precision={system.precision}, so the index {search.index} would"
+                " have no effect: leave out one of the two."
             )
         return system
 
-    def open(self, *, device: str | None = None) -> "Retriever":
-        """Load the encoder."""
+    def open(self) -> "Retriever":
+        """Load the encoder, unless it was the one that was opened last."""
+        from modeling_condenser.encoding.encode import local_device
         from modeling_condenser.encoding.retriever import Retriever
 
         if self.kind != "encoder":
             raise ValueError(f"{self.model} has no vectors: name an encoder.")
-        if self.is_quantised:
+        if self.precision != "float32":
             raise ValueError("precision is a setting of search only: leave it out.")
-        return Retriever(self.model, device=device, **self.without("precision").settings)
-
-    @property
-    def retriever(self) -> "Retriever":
-        """The encoder with its whole vectors, loaded unless it was the last one."""
-        from modeling_condenser.encoding.encode import local_device
-
-        whole = replace(self.without(*_COMPRESSION), stated_name=None)
-        if whole.text not in self.opened:
+        key = replace(self, stated_name=None).text
+        if key not in self.opened:
             self.opened.clear()
-            self.opened[whole.text] = whole.open(device=local_device(self.devices))
-        return self.opened[whole.text]
+            device = local_device(self.devices)
+            self.opened[key] = Retriever(
+                self.model, device=device, **self.without("precision").settings
+            )
+        return self.opened[key]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -200,25 +194,30 @@ class System:
             how = self.settings.get("fusion", "chosen on dev queries")
             return f"{how}, {System(BM25).fingerprint}, {self.encoder.fingerprint}"
         own = self._fingerprint_vectors()
-        return f"{own} {self.settings['precision']}" if self.is_quantised else own
+        return own if self.precision == "float32" else f"{own} {self.precision}"
 
     def _fingerprint_vectors(self) -> str:
         """The fingerprint of the retriever; a model with a contract is not opened for it."""
         from modeling_condenser.encoding.opening import fingerprint_retriever
 
         folder, dimension = find_model_folder(self.model), self.settings.get("truncate_dim")
-        if (folder / CONTRACT_FILE).is_file():
-            stated = {
-                n: v for n, v in self.settings.items() if n in EncodingContract.__annotations__
-            }
-            contract = replace(EncodingContract.load(folder), **stated)
-            dtype = self.settings.get("dtype", "float32")
-            return fingerprint_retriever(folder, contract, dtype=dtype, truncate_dim=dimension)
-        return (self.retriever.truncated(dimension) if dimension else self.retriever).fingerprint
+        if not (folder / CONTRACT_FILE).is_file():
+            retriever = self.whole.open()
+            return (retriever.truncated(dimension) if dimension else retriever).fingerprint
+        stated = {n: v for n, v in self.settings.items() if n in EncodingContract.__annotations__}
+        contract = replace(EncodingContract.load(folder), **stated)
+        dtype = self.settings.get("dtype", "float32")
+        return fingerprint_retriever(folder, contract, dtype=dtype, truncate_dim=dimension)
 
 
 SystemLike = str | Path | Mapping[str, Any] | System
 """A system, its text, or its `model` and settings as a mapping."""
+
+
+def list_systems(systems: SystemLike | Iterable[SystemLike]) -> list[str]:
+    """Return the texts of one or more systems."""
+    is_one = isinstance(systems, str | Path | Mapping | System)
+    return list(map(system_text, [systems] if is_one else systems))  # type: ignore[arg-type]
 
 
 def system_text(system: SystemLike) -> str:
@@ -229,12 +228,6 @@ def system_text(system: SystemLike) -> str:
             raise ValueError(f"{dict(system)} names no system: add the field model.")
         system = System(str(stated.pop("model")), stated)
     return system.text if isinstance(system, System) else str(system)
-
-
-def list_systems(systems: SystemLike | Iterable[SystemLike]) -> list[str]:
-    """Return the texts of one or more systems."""
-    is_one = isinstance(systems, str | Path | Mapping | System)
-    return list(map(system_text, [systems] if is_one else systems))  # type: ignore[arg-type]
 
 
 def parse_system(system: SystemLike) -> System:
@@ -250,33 +243,39 @@ def parse_system(system: SystemLike) -> System:
     text = system_text(system)
     ends = [place for place, sign in enumerate(text) if sign == ","] + [len(text)]
     end = next((e for e in reversed(ends) if is_path(text[:e].removeprefix(HYBRID))), ends[0])
-    model, rest = text[:end], text[end:]
-    if not model.strip():
+    named = System(text[:end])
+    if not named.model.strip():
         raise ValueError(f"{text!r} names no system: begin with an encoder or bm25.")
-    if model == BM25 and (find_weights(Path(BM25)) or Path(BM25).is_file()):
+    if named.model == BM25 and (find_weights(Path(BM25)) or Path(BM25).is_file()):
         refuse_ambiguous(BM25, "the search by words")
-    if System(model).kind == "hybrid" and System(model).encoder.kind != "encoder":
-        raise ValueError(f"{model} has no vectors to fuse with BM25: name an encoder.")
-    known, settings = _SETTINGS[System(model).kind], dict[str, Any]()
-    while rest:
-        match = _SETTING.match(rest)
+    if named.kind == "hybrid" and named.encoder.kind != "encoder":
+        raise ValueError(f"{named.model} has no vectors to fuse with BM25: name an encoder.")
+    settings = _read_settings(named, text[end:])
+    name = settings.pop("name", None)
+    return System(named.model, settings, name)
+
+
+def _read_settings(system: System, text: str) -> dict[str, Any]:
+    """Read `[,setting=value]...`, the settings of a system."""
+    known, settings = _SETTINGS[system.kind], dict[str, Any]()
+    while text:
+        match = _SETTING.match(text)
         if match is None or match[1] not in known:
-            wrong, expected = rest[1:].partition(",")[0], "=…, ".join(known)
+            wrong, expected = text[1:].partition(",")[0], "=…, ".join(known)
             raise ValueError(
-                f"{model} has no setting {wrong!r}: expected {expected}=…. A value with a comma "
-                'needs double quotes, as in name="a, b".'
+                f"{system.model} has no setting {wrong!r}: expected {expected}=…. A value with a"
+                ' comma needs double quotes, as in name="a, b".'
             )
-        setting, value = match.groups()
-        rest, kind = rest[match.end() :], known[setting]
+        name, value = match.groups()
+        text, kind = text[match.end() :], known[name]
         if len(value) > 1 and value[0] == value[-1] == '"':
             value = value[1:-1].replace('""', '"')
         try:
-            settings[setting] = kind[kind.index(value)] if isinstance(kind, tuple) else kind(value)
+            settings[name] = kind[kind.index(value)] if isinstance(kind, tuple) else kind(value)
         except ValueError:
             expected = f"one of {', '.join(kind)}" if isinstance(kind, tuple) else kind.__name__
-            raise ValueError(f"{setting} is {value!r}, expected {expected}.") from None
-    name = settings.pop("name", None)
-    return System(model, settings, name)
+            raise ValueError(f"{name} is {value!r}, expected {expected}.") from None
+    return settings
 
 
 def parse_systems(words: Iterable[SystemLike], search: SearchSettings) -> list[System]:
@@ -293,7 +292,8 @@ def parse_systems(words: Iterable[SystemLike], search: SearchSettings) -> list[S
     dense = [system for system in systems.values() if system.has_vectors]
     if (unused := search.changed("index", *_COMPRESSION)) and not dense:
         raise ValueError(f"No system has vectors: leave out {', '.join(unused)}.")
-    if search.rescore and search.is_exact and not any(system.is_quantised for system in dense):
+    is_float = all(system.precision == "float32" for system in dense)
+    if search.rescore and search.is_exact and is_float:
         raise ValueError(
             f"rescore is {search.rescore}, but exact search has the exact scores already: name an"
             " index, such as IVF256,Flat, or a precision, or leave it out."
@@ -309,8 +309,7 @@ def _base_name(model: str) -> str:
     return path.parent.name if path.name == MODEL_FOLDER else path.name
 
 
-def _quote(value: Any) -> str:
-    text = str(value)
+def _quote(text: str) -> str:
     is_plain = "," not in text and not text.startswith('"')
     return text if is_plain else '"{}"'.format(text.replace('"', '""'))
 
@@ -329,113 +328,3 @@ def as_folder(name: str) -> str:
     if len(folder.encode()) <= _LONGEST_NAME:
         return folder
     return f"{folder[: _LONGEST_NAME // 5]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A run that was read from a file."""
-
-    run: Run
-
-    def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        return cut_run({query: self.run[query] for query in queries if query in self.run}, depth)
-
-
-@dataclass(frozen=True)
-class HybridSearcher:
-    """Searches with BM25 and an encoder, and fuses the runs."""
-
-    bm25: "Searcher"
-    dense: "Searcher"
-    fusion: Fusion = DEFAULT
-
-    def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        """Find the best `depth` passages for each query."""
-        deep = max(depth, CANDIDATES)
-        runs = (part.search(queries, depth=deep) for part in (self.bm25, self.dense))
-        return self.fusion.fuse(*runs, depth=depth)
-
-
-Searcher = Bm25 | StoredRun | DenseSearcher | HybridSearcher
-"""Ranks the passages of one collection: `search(queries, depth=...)` returns a run."""
-
-
-def open_searcher(
-    system: System,
-    passages: Dataset,
-    folder: Path,
-    *,
-    embeddings: Path | None = None,
-    settings: SearchSettings | None = None,
-    dev: Collection | None = None,
-) -> Searcher:
-    """Prepare a system to search passages with the columns `_id`, `title` and `text`.
-
-    `folder` stores the index and, unless `embeddings` names another folder, the embeddings; later
-    calls open them. Unless a hybrid system states its fusion, `choose_fusion` selects it on `dev`.
-    """
-    settings = settings or SearchSettings()
-    if system.kind == "run":
-        return StoredRun(read_run(system.model))
-    if system.kind == "bm25":
-        return Bm25(passages, folder=folder / BM25, **system.settings)
-    dense = _open_dense(
-        system.encoder.completed(settings),
-        passages,
-        folder,
-        embeddings=embeddings or folder / EMBEDDINGS_FOLDER,
-        settings=settings,
-    )
-    if system.kind == "encoder":
-        return dense
-    lexical, fusion = Bm25(passages, folder=folder / BM25), DEFAULT
-    if stated := system.settings.get("fusion"):
-        fusion = FUSIONS[stated]
-    elif dev and dev.qrels:
-        runs = [part.search(dev.queries, depth=CANDIDATES) for part in (lexical, dense)]
-        fusion = choose_fusion(runs[0], runs[1], dev.qrels)
-    return HybridSearcher(lexical, dense, fusion)
-
-
-def _open_dense(
-    system: System, passages: Dataset, folder: Path, *, embeddings: Path, settings: SearchSettings
-) -> DenseSearcher:
-    """Encode the passages and build the index of an encoder, or open those that are stored."""
-    from modeling_condenser.encoding.encode import encode_collection
-
-    retriever = whole = system.retriever
-    retriever.check_inner_product()
-    precision = system.settings.get("precision", "float32")
-    index_name = precision if system.is_quantised else settings.index.replace(",", "_")
-    if dimension := system.settings.get("truncate_dim"):
-        retriever, index_name = whole.truncated(dimension), f"{index_name}-{dimension}"
-        if read_json(embeddings / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
-            whole = retriever  # truncated vectors are stored
-    client = connect(settings.index) if settings.index.startswith(MILVUS) else None
-    vectors = encode_collection(
-        whole,
-        passages,
-        embeddings,
-        shard_size=settings.shard_size,
-        devices=settings.device_list,
-    )
-    if retriever is not whole:
-        vectors = vectors.truncated(retriever.dimension, retriever=retriever.fingerprint)
-    index: Any = None
-    n_bytes: float = 4 * vectors.dimension
-    index_folder, parameters = folder / f"index-{index_name}", settings.search_parameters
-    if system.is_quantised:
-        index = build_quantised(vectors, precision, index_folder)
-        n_bytes = index.code_size
-    elif client is not None:
-        index = store_in_milvus(vectors, passages, client, parameters=parameters)
-    elif not settings.is_exact:
-        index = build_approximate(
-            vectors,
-            settings.index,
-            index_folder,
-            parameters=parameters,
-            seed=settings.index_seed,
-        )
-        n_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
-    return DenseSearcher(retriever, vectors, index, settings, n_bytes)

@@ -213,21 +213,27 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """Write a folder atomically: yield a new folder, which replaces it if the block succeeds."""
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a folder.")
-    _restore(folder)
+    restore_folder(folder)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a killed process
     partial.mkdir(parents=True)
     try:
         yield partial
-        if folder.exists():
-            folder.replace(_replaced(folder))
-        partial.replace(folder)
+        replace_folder(folder, partial)
     finally:
-        _restore(folder)
+        restore_folder(folder)
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _restore(folder: Path) -> None:
+def replace_folder(folder: Path, new: Path) -> None:
+    """Move a complete folder to the place of another one, which `restore_folder` undoes."""
+    if folder.exists():
+        folder.replace(_replaced(folder))
+    new.replace(folder)
+    restore_folder(folder)
+
+
+def restore_folder(folder: Path) -> None:
     """Put back a folder that `whole_folder` had moved away, unless the new one is in its place."""
     replaced = _replaced(folder)
     if folder.exists():

@@ -32,7 +32,8 @@ from modeling_condenser.publishing.push import (
 )
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.indices import build_once
-from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
+from modeling_condenser.retrieval.searchers import open_searcher
+from modeling_condenser.retrieval.systems import System, parse_system
 from modeling_condenser.retrieval.words import choose_language
 
 from .npm_files import fetch_npm_files
@@ -68,13 +69,13 @@ def write_space(
         model: a retriever, or an encoder with its pooling: MODEL,pooling=mean.
         collection: folder or Hub name, of at most 100,000 passages.
         out: new or empty folder, or the page of an earlier call with the same settings, which is
-            not changed.
+            written again only if the collection has changed.
         split: of the example queries: up to six short ones, evenly spaced.
         title: of the page; by default it names the collection.
         weights: of the encoder, float16 (half the size) or float32.
         text_length: characters of a passage to show; all of its text is searched.
-        embeddings: folder of the passages' embeddings, written if it is new; by default they are
-            not kept.
+        embeddings: folder of the passages' embeddings, so that only new and changed passages are
+            encoded for the next page; by default they are not kept.
         license: such as apache-2.0; by default that of the model's card.
         push: owner/name of a Space to publish the page as, in one commit.
         private: whether a new Space is private.
@@ -100,7 +101,7 @@ def write_space(
             f"{collection} has {len(passages):,} passages, but a browser loads all of them: at most"
             f" {MAX_PASSAGES:,} are supported. Take a part, or a database (docs/databases.md)."
         )
-    retriever = system.without("precision").open(device="cpu")
+    retriever = replace(system.without("precision"), devices=["cpu"]).open()
     name, contract = Path(collection).resolve().name, retriever.contract
     settings: dict[str, Any] = {
         "title": title or f"Search in {name}",
@@ -136,7 +137,8 @@ def write_space(
         card = SpaceCard.from_template(metadata, template_path=str(_CARD), about=settings["about"])
         (folder / CARD_FILE).write_text(f"{card}\n", encoding="utf-8")
 
-    build_once(out / SETTINGS_FILE, settings, build)
+    of_passages = ("passages", "about", "examples")
+    build_once(out / SETTINGS_FILE, settings, build, of_passages=of_passages)
     stated, _ = read_card(out / CARD_FILE)
     if license and license != stated.get("license"):
         metadata_save(out / CARD_FILE, {**stated, "license": license})

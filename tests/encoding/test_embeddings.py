@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow.feather as pf
 import pytest
 import torch
 from datasets import Dataset, List, Value, load_dataset
@@ -154,22 +156,95 @@ def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
     before = {file: file.read_bytes() for file in folder.iterdir()}
     other = HashRetriever()
     other.fingerprint = "other"
-    with pytest.raises(ValueError, match="holds other embeddings, with a different retriever:"):
+    with pytest.raises(ValueError, match="holds the vectors of another retriever:"):
         encode_collection(other, PASSAGES, folder)
-    columns = PASSAGES.to_dict()
-    columns["text"][17] += "."
-    changed = Dataset.from_dict(columns)
-    with pytest.raises(ValueError, match="with a different passages"):
-        encode_collection(retriever, changed, folder)
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
     with pytest.raises(FileExistsError, match="is not empty"):
         encode_collection(retriever, PASSAGES, tmp_path)
     with pytest.raises(ValueError, match="shard_size is 0, expected at least 1"):
         encode_collection(retriever, PASSAGES, folder, shard_size=0)
-    double = Dataset.from_dict({**columns, "_id": ["p"] * 100})
+    double = Dataset.from_dict({**PASSAGES.to_dict(), "_id": ["p"] * 100})
     with pytest.raises(ValueError, match="100 passages have 1 ids"):
         encode_collection(retriever, double, tmp_path / "new")
     encode_collection(retriever, PASSAGES, tmp_path / "new")
+
+
+def next_week() -> tuple[Dataset, list[str]]:
+    """PASSAGES without three, with one changed, one new and two swapped; and the new texts."""
+    rows = PASSAGES.to_list()
+    rows[40]["text"] += "!"
+    rows[60], rows[61] = rows[61], rows[60]
+    del rows[5:8]
+    rows.append({"_id": "new", "title": "", "text": "text new"})
+    return Dataset.from_list(rows), ["text 40!", "text new"]
+
+
+class Counting(HashRetriever):
+    """Remembers all texts that it encoded."""
+
+    def encode_passages(self, passages):
+        vectors = super().encode_passages(passages)
+        self.texts = [*getattr(self, "texts", []), *passages["text"]]
+        return vectors
+
+
+@pytest.mark.parametrize("fails_on", [None, "text 40!", "text new"])
+def test_only_new_and_changed_passages_are_encoded_even_after_a_kill(fails_on, tmp_path, caplog):
+    folder, (passages, new) = tmp_path / "e", next_week()
+    encode_collection(Counting(), PASSAGES, folder, shard_size=8)
+    if fails_on:
+        with pytest.raises(OSError, match="No space left"):
+            encode_collection(Counting(fails_on=fails_on), passages, folder, shard_size=8)
+        # Until the update is complete, the folder is that of the earlier passages.
+        assert all_bytes(Embeddings.open(folder)) == hash_vectors(PASSAGES).tobytes()
+    retriever = Counting()
+    caplog.set_level("INFO")
+    made = encode_collection(retriever, passages, folder, shard_size=8)
+    assert "2 passages are new or changed, 96 are kept, and 4 of the earlier" in caplog.text
+    assert retriever.texts == (new[1:] if fails_on == "text new" else new)
+    fresh = encode_collection(Counting(), passages, tmp_path / "fresh", shard_size=8)
+    assert {f.name for f in folder.iterdir()} == {f.name for f in fresh.folder.iterdir()}
+    assert made.origin and replace(made, folder=fresh.folder, origin="") == fresh
+    for file in set(folder.iterdir()) - {folder / "encoding.json", folder / "manifest.json"}:
+        assert file.read_bytes() == (fresh.folder / file.name).read_bytes()
+    assert {file.name for file in tmp_path.iterdir()} == {"e", "fresh"}
+    assert made.are_of(passages) and made.record["n_encoded"] == len(retriever.texts)
+
+
+def test_a_reader_of_the_earlier_vectors_is_not_disturbed_and_a_killed_swap_is_undone(tmp_path):
+    folder, (passages, _) = tmp_path / "e", next_week()
+    reader = encode_collection(HashRetriever(), PASSAGES, folder, shard_size=8)
+    assert all_bytes(reader) == hash_vectors(PASSAGES).tobytes() and len(reader.passage_ids) == 100
+    encode_collection(HashRetriever(), passages, folder)
+    assert all_bytes(reader) == hash_vectors(PASSAGES).tobytes() and len(reader.passage_ids) == 100
+    folder.rename(tmp_path / ".e.replaced")  # a kill between the two renames of the swap
+    assert all_bytes(Embeddings.open(folder)) == hash_vectors(passages).tobytes()
+
+
+def test_vectors_of_an_older_version_open_and_are_encoded_again_where_passages_changed(
+    tmp_path, caplog
+):
+    folder, (passages, _) = tmp_path / "e", next_week()
+    encode_collection(HashRetriever(), PASSAGES, folder)
+    ids = pf.read_table(folder / "passage_ids.arrow").select(["_id"])
+    pf.write_feather(ids, folder / "passage_ids.arrow", compression="uncompressed")
+    unused = Counting()
+    assert all_bytes(encode_collection(unused, PASSAGES, folder)) and unused.calls == []
+    again = encode_collection(HashRetriever(), passages, folder)
+    assert "no hashes of its passages, because an older version wrote it: all" in caplog.text
+    assert all_bytes(again) == hash_vectors(passages).tobytes()
+
+
+def test_an_update_is_a_fresh_encoding_but_for_float_error(bert_folder, tmp_path):
+    retriever, (passages, _) = Retriever(bert_folder, pooling="mean", device="cpu"), next_week()
+    encode_collection(retriever, PASSAGES, tmp_path / "e", shard_size=9)
+    made = encode_collection(retriever, passages, tmp_path / "e", shard_size=9)
+    fresh = encode_collection(retriever, passages, tmp_path / "fresh", shard_size=9)
+    vectors, expected = (each.vectors(np.arange(98)) for each in (made, fresh))
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
+    for query in ("text 40", "title new"):
+        found, wanted = (retriever.search([query], each, depth=9)[0] for each in (made, fresh))
+        assert [passage for passage, _ in found] == [passage for passage, _ in wanted]
 
 
 @pytest.fixture

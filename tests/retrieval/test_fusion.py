@@ -14,12 +14,8 @@ from modeling_condenser.retrieval import fusion
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.fusion import DEFAULT, FUSIONS, Fusion, choose_fusion
 from modeling_condenser.retrieval.runs import cut_run, read_run
-from modeling_condenser.retrieval.systems import (
-    HybridSearcher,
-    StoredRun,
-    open_searcher,
-    parse_system,
-)
+from modeling_condenser.retrieval.searchers import HybridSearcher, StoredRun, open_searcher
+from modeling_condenser.retrieval.systems import parse_system
 
 # Mean 3, deviation 1: a is +1, b is -1.
 BM25 = {"q": {"a": 4.0, "b": 2.0}}

@@ -8,9 +8,12 @@ import pytest
 from benchmarks.harness import write_embeddings
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_passages
+from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.dense import SearchSettings, search_embeddings
 from modeling_condenser.retrieval.milvus import connect, store_in_milvus
+from tests.encoding.making import HashRetriever, hash_vectors
+from tests.encoding.test_embeddings import PASSAGES, next_week
 from tests.evaluation.making import evaluate_system
 
 pytestmark = pytest.mark.slow
@@ -66,8 +69,8 @@ def test_a_filter_and_few_passages(index, embeddings, passages):
     n = len(allowed)
     assert n < 30 and (np.sort(rows[:, :n]) == allowed).all()
     assert (rows[:, n:] == -1).all() and np.isneginf(scores[:, n:]).all()
-    record = index.client.query(index.name, filter="row == 7", output_fields=["id", "text"])
-    assert (record[0]["id"], record[0]["text"]) == (passages[7]["_id"], passages[7]["text"])
+    [record] = index.client.get(index.name, [passages[7]["_id"]], output_fields=["title", "text"])
+    assert (record["title"], record["text"]) == (passages[7]["title"], passages[7]["text"])
 
 
 def test_an_interrupted_store_continues_and_other_vectors_get_a_collection_of_their_own(
@@ -97,6 +100,28 @@ def test_an_interrupted_store_continues_and_other_vectors_get_a_collection_of_th
         scores, _ = each.search(QUERIES[:5], 1)
         best = (sign * QUERIES[:5] @ embeddings.vectors(np.arange(60)).T).max(1)
         assert scores[:, 0] == pytest.approx(best, abs=1e-4)
+
+
+def test_new_and_changed_passages_are_stored_and_dropped_ones_deleted_by_id(
+    tmp_path, monkeypatch, caplog
+):
+    (passages, _), client = next_week(), connect(f"milvus:{tmp_path}/vectors.db")
+    embeddings = encode_collection(HashRetriever(), PASSAGES, tmp_path / "e")
+    first = store_in_milvus(embeddings, PASSAGES, client)
+    embeddings = encode_collection(HashRetriever(), passages, tmp_path / "e")
+    monkeypatch.setattr(type(client), "delete", lambda *args, **how: 1 / 0)  # a kill
+    with pytest.raises(ZeroDivisionError):
+        store_in_milvus(embeddings, passages, client)
+    monkeypatch.undo()
+    caplog.set_level("INFO")
+    index = store_in_milvus(embeddings, passages, client)
+    assert index.name == first.name and "0 passages stored, 3 deleted" in caplog.text
+    fields = ["id", "text", "embedding"]
+    stored = client.query(index.name, filter='id != ""', output_fields=fields, limit=200)
+    vectors = dict(zip(passages["_id"], hash_vectors(passages), strict=True))
+    texts = dict(zip(passages["_id"], passages["text"], strict=True))
+    assert {each["id"]: each["text"] for each in stored} == texts
+    assert all((np.asarray(each["embedding"]) == vectors[each["id"]]).all() for each in stored)
 
 
 def test_evaluate_states_the_recall_and_search_finds(bert_run, collection, tmp_path, capsys):

@@ -5,13 +5,8 @@ from pathlib import Path
 import pytest
 
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import (
-    StoredRun,
-    System,
-    as_folder,
-    list_systems,
-    parse_system,
-)
+from modeling_condenser.retrieval.searchers import StoredRun
+from modeling_condenser.retrieval.systems import System, as_folder, list_systems, parse_system
 
 
 @pytest.mark.parametrize(

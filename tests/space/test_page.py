@@ -14,7 +14,8 @@ import pytest
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.retrieval.systems import open_searcher, parse_system
+from modeling_condenser.retrieval.searchers import open_searcher
+from modeling_condenser.retrieval.systems import parse_system
 from modeling_condenser.space.npm_files import fetch_npm_files
 from modeling_condenser.space.space import write_space
 

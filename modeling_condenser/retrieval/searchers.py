@@ -1,0 +1,129 @@
+"""Opens systems for search: BM25, an encoder with an index of its vectors, both, or a stored run.
+
+Encoding imports torch, and importing this module does not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from modeling_condenser.collection.collection import Collection
+from modeling_condenser.encoding.embeddings import MANIFEST_FILE, Embeddings
+from modeling_condenser.model_files.model_folder import read_json
+
+from .bm25 import Bm25
+from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
+from .fusion import CANDIDATES, DEFAULT, FUSIONS, Fusion, choose_fusion
+from .indices import INDEX_FILE, build_approximate, build_quantised
+from .milvus import MILVUS, connect, store_in_milvus
+from .runs import Run, cut_run, read_run
+from .systems import BM25, System
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run that was read from a file."""
+
+    run: Run
+
+    def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
+        return cut_run({query: self.run[query] for query in queries if query in self.run}, depth)
+
+
+@dataclass(frozen=True)
+class HybridSearcher:
+    """Searches with BM25 and an encoder, and fuses the runs."""
+
+    bm25: "Searcher"
+    dense: "Searcher"
+    fusion: Fusion = DEFAULT
+
+    def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
+        """Find the best `depth` passages for each query."""
+        deep = max(depth, CANDIDATES)
+        runs = (part.search(queries, depth=deep) for part in (self.bm25, self.dense))
+        return self.fusion.fuse(*runs, depth=depth)
+
+
+Searcher = Bm25 | StoredRun | DenseSearcher | HybridSearcher
+"""Ranks the passages of one collection: `search(queries, depth=...)` returns a run."""
+
+
+def open_searcher(
+    system: System,
+    passages: Dataset,
+    folder: Path,
+    *,
+    embeddings: Path | None = None,
+    settings: SearchSettings | None = None,
+    dev: Collection | None = None,
+) -> Searcher:
+    """Prepare a system to search passages with the columns `_id`, `title` and `text`.
+
+    `folder` stores the index and, unless `embeddings` names another folder, the embeddings; later
+    calls open them. Unless a hybrid system states its fusion, `choose_fusion` selects it on `dev`.
+    """
+    settings = settings or SearchSettings()
+    if system.kind == "run":
+        return StoredRun(read_run(system.model))
+    if system.kind == "bm25":
+        return Bm25(passages, folder=folder / BM25, **system.settings)
+    place = embeddings or folder / EMBEDDINGS_FOLDER
+    dense = _open_dense(system.encoder.completed(settings), passages, folder, place, settings)
+    if system.kind == "encoder":
+        return dense
+    lexical, fusion = Bm25(passages, folder=folder / BM25), DEFAULT
+    if stated := system.settings.get("fusion"):
+        fusion = FUSIONS[stated]
+    elif dev and dev.qrels:
+        runs = [part.search(dev.queries, depth=CANDIDATES) for part in (lexical, dense)]
+        fusion = choose_fusion(runs[0], runs[1], dev.qrels)
+    return HybridSearcher(lexical, dense, fusion)
+
+
+def _open_dense(
+    system: System, passages: Dataset, folder: Path, place: Path, settings: SearchSettings
+) -> DenseSearcher:
+    """Encode the passages and build the index of an encoder, or open those that are stored."""
+    from modeling_condenser.encoding.encode import encode_collection
+
+    retriever = whole = system.whole.open()
+    retriever.check_inner_product()
+    if dimension := system.settings.get("truncate_dim"):
+        retriever = whole.truncated(dimension)
+        if read_json(place / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
+            whole = retriever  # truncated vectors are stored
+    client = connect(settings.index) if settings.index.startswith(MILVUS) else None
+    how: Any = {"shard_size": settings.shard_size, "devices": settings.device_list}
+    vectors = encode_collection(whole, passages, place, **how)
+    if retriever is not whole:
+        vectors = vectors.truncated(retriever.dimension, retriever=retriever.fingerprint)
+    if client is not None:
+        parameters = settings.search_parameters
+        index: Any = store_in_milvus(vectors, passages, client, parameters=parameters)
+        return DenseSearcher(retriever, vectors, index, settings, 4 * vectors.dimension)
+    index, n_bytes = _open_index(system, vectors, folder, settings)
+    return DenseSearcher(retriever, vectors, index, settings, n_bytes)
+
+
+def _open_index(
+    system: System, vectors: Embeddings, folder: Path, settings: SearchSettings
+) -> tuple[Any, float]:
+    """The faiss index of a system, None for exact search, and its bytes for a vector."""
+    precision, name = system.precision, settings.index.replace(",", "_")
+    is_quantised = precision != "float32"
+    name = precision if is_quantised else name
+    if dimension := system.settings.get("truncate_dim"):
+        name = f"{name}-{dimension}"
+    folder /= f"index-{name}"
+    if is_quantised:
+        index = build_quantised(vectors, precision, folder)
+        return index, index.code_size
+    if settings.is_exact:
+        return None, 4 * vectors.dimension
+    how: Any = {"parameters": settings.search_parameters, "seed": settings.index_seed}
+    index = build_approximate(vectors, settings.index, folder, **how)
+    return index, (folder / INDEX_FILE).stat().st_size / vectors.n_passages

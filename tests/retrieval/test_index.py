@@ -1,0 +1,147 @@
+"""`Index` beside the systems that it is made of, changed, reopened, and shared by threads."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from modeling_condenser import Index, Retriever
+from modeling_condenser.collection.load import load_collection, load_passages
+from modeling_condenser.retrieval.searchers import open_searcher
+from modeling_condenser.retrieval.systems import parse_system
+
+TEXTS = {
+    "spring": "A river begins at a spring. It ends in the sea.",
+    "may": "In May the flowers open. The river is high then. Snow melts.",
+    "snow": "Snow falls in winter.",
+}
+QUERY = "where does the snow melt into a river?"
+
+
+def test_bm25_finds_passages_with_the_words_and_the_sentence_that_match(tmp_path):
+    index = Index.build(TEXTS)
+    [found, none] = index.search([QUERY, "xylophone"], k=3)
+    assert [(each.id, each.words) for each in found] == [
+        ("may", ("snow", "river")),
+        ("snow", ("snow",)),
+        ("spring", ("river",)),
+    ]
+    assert [each.sentence for each in found] == [
+        "The river is high then.",
+        "Snow falls in winter.",
+        "A river begins at a spring.",
+    ]
+    assert all(each.text == TEXTS[each.id] and each.title == "" for each in found)
+    assert found[0].score > found[1].score > 0 and none == []
+    assert index.search([]) == [] and len(index) == 3
+    index.save(tmp_path / "saved")
+    del index
+    opened = Index.open(tmp_path / "saved")
+    assert opened.search([QUERY], k=3) == [found]
+    assert repr(opened) == f"Index(3 passages, bm25, {tmp_path / 'saved'})"
+    assert [each.id for each in Index.build(list(TEXTS.values())).search(["snow"])[0]] == ["2", "1"]
+
+
+@pytest.mark.parametrize("kind", ["", "hybrid:"])
+def test_an_encoder_and_hybrid_search_rank_as_the_systems_do(
+    kind, retriever, collection, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(Path(retriever).parent)
+    system = f"{kind}{Path(retriever).name}"
+    index = Index.build(str(collection), system, folder=tmp_path / "index")
+    loaded = load_collection(collection)
+    searcher = open_searcher(parse_system(system), loaded.passages, tmp_path / "other")
+    expected = searcher.search(loaded.queries, depth=5)
+    monkeypatch.chdir(tmp_path)  # the index knows where its model is
+    for each in (index, Index.open("index")):
+        answers = each.search(list(loaded.queries.values()), k=5)
+        found = [{passage.id: passage.score for passage in answer} for answer in answers]
+        assert found == [pytest.approx(run, abs=1e-5) for run in expected.values()]
+        assert [list(run) for run in found] == [list(run) for run in expected.values()]
+
+
+def test_an_update_encodes_what_is_new_and_a_killed_one_is_completed(
+    retriever, collection, tmp_path, monkeypatch
+):
+    passages = load_passages(collection)
+    rows = passages.to_list()
+    rows[3]["text"] += " Alpine marmots whistle."
+    rows = [*rows[:10], *rows[12:], {"_id": "new", "title": "Marmots", "text": "They whistle."}]
+    index = Index.build(passages, f"hybrid:{retriever}", folder=tmp_path / "index")
+    before, encoded = index.search(["marmots whistle"]), []
+    encode_passages = Retriever.encode_passages
+
+    def counted(self, some):
+        encoded.extend(some["_id"])
+        return encode_passages(self, some)
+
+    def killed(self, some):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Retriever, "encode_passages", killed)
+    with pytest.raises(KeyboardInterrupt):
+        index.update(Dataset.from_list(rows))
+    assert index.search(["marmots whistle"]) == before
+    monkeypatch.setattr(Retriever, "encode_passages", counted)
+    reopened = Index.open(tmp_path / "index")
+    assert encoded == [rows[3]["_id"], "new"]
+    index.update(Dataset.from_list(rows))
+    assert len(encoded) == 2
+    fresh = Index.build(Dataset.from_list(rows), f"hybrid:{retriever}", folder=tmp_path / "fresh")
+    wanted = fresh.search(["marmots whistle", "glacier"], k=20)
+    for each in (index, reopened):
+        found = each.search(["marmots whistle", "glacier"], k=20)
+        assert [[p.id for p in own] for own in found] == [[p.id for p in own] for own in wanted]
+        scores = [[[p.score for p in own] for own in answers] for answers in (found, wanted)]
+        np.testing.assert_allclose(scores[0][0], scores[1][0], atol=1e-5)
+    [found] = reopened.search(["marmots whistle"], k=len(rows))
+    assert {passage.id for passage in found if passage.words} == {"new", rows[3]["_id"]}
+
+
+@pytest.mark.parametrize("system", ["bm25", "{}", "hybrid:{},precision=int8"])
+def test_eight_threads_get_the_answers_of_one_also_during_an_update(system, retriever, collection):
+    loaded = load_collection(collection)
+    queries = list(loaded.queries.values())
+    index = Index.build(loaded.passages, system.format(retriever))
+    swapped = loaded.passages.select([*range(1, len(loaded.passages)), 0])  # which ranks alike
+    expected = [[p.id for p in index.search([query], k=5)[0]] for query in queries]
+    with ThreadPoolExecutor(8) as threads:
+        answers = [threads.submit(index.search, [query], 5) for query in queries]
+        index.update(swapped)
+        answers += [threads.submit(index.search, [query], 5) for query in queries]
+        found = [[passage.id for passage in answer.result()[0]] for answer in answers]
+    assert found == expected * 2
+
+
+def test_the_example_of_the_docs_prints_what_they_say(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "application.md").read_text()
+    exec(page.split("```python\n")[1].split("```")[0], {})
+    assert capsys.readouterr().out == page.split("```\n")[2]
+    assert [each.id for each in Index.open("my-index").search(["the sea"])[0]] == ["sea"]
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    (tmp_path / "run.trec").touch()
+    index = Index.build(TEXTS, folder=tmp_path / "index")
+    for error, message, call in (
+        (FileExistsError, "is not empty: name a new", lambda: index.save(tmp_path / "mine")),
+        (FileExistsError, "is not empty", lambda: Index.build(TEXTS, folder=tmp_path / "index")),
+        (FileNotFoundError, "holds no complete index", lambda: Index.open(tmp_path / "mine")),
+        (ValueError, "is a run file", lambda: Index.build(TEXTS, str(tmp_path / "run.trec"))),
+        (ValueError, "There are no passages", lambda: Index.build([])),
+        (ValueError, "passage 'a' is None, expected a text", lambda: index.update({"a": None})),  # type: ignore[dict-item]
+        (ValueError, "no white space", lambda: index.update({"a b": "text"})),
+        (ValueError, "lacks _id, title", lambda: index.update(Dataset.from_dict({"text": [""]}))),
+        (ValueError, "expected a list of queries", lambda: index.search("snow")),
+        (ValueError, "k is 0", lambda: index.search(["snow"], k=0)),
+        (ValueError, r"Index.build\(passages, 'bm25'\)", lambda: Retriever("bm25")),
+        (ValueError, r"Index.build\(passages, 'hybrid:x'\)", lambda: Retriever("hybrid:x")),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+    assert index.search([QUERY])[0][0].id == "may"
