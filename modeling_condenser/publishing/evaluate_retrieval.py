@@ -219,7 +219,7 @@ def main() -> int:
     folder = find_folder(wanted.model, MODEL_FILES, revision=wanted.revision)
     file = folder / "evaluation_results.json"
     results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    tasks = plan(wanted, [r for r in results if not r.get("search") and not r.get("benchmark")])
+    tasks = plan(wanted, [r for r in results if not r.get("search")])
     if not tasks:
         parser.error(f"no result in {file} is of a public collection: name a collection")
     encoder = open_encoder(folder, wanted.device)

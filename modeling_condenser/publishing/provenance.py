@@ -164,7 +164,6 @@ class EvaluationResult:
         run: `file` (within the repository) and `sha256` (of the uncompressed run).
         shared_queries: other split of the collection -> number of these queries that it has too.
         qrels_sha256: of the judgements as sorted lines in TREC format.
-        benchmark: the task's benchmark, such as "MTEB"; None for a collection.
         command: reproduces the result of the model `OWNER/NAME`.
         date: in UTC, as in 2026-01-31.
     """
@@ -183,7 +182,6 @@ class EvaluationResult:
     shared_queries: Mapping[str, int] = field(default_factory=dict)
     qrels_sha256: str | None = None
     fingerprint_passages: str | None = None
-    benchmark: str | None = None
     command: str | None = None
     date: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -192,9 +190,8 @@ class EvaluationResult:
     def key(self) -> str:
         """A later result with the same key replaces this one."""
         search = [f"{name}={value}" for name, value in sorted(self.search.items())]
-        named = [self.benchmark, self.collection] if self.benchmark else []
         source = self.source or self.collection
-        words = map(str, [*named, source, self.split, self.depth, *search])
+        words = map(str, [source, self.split, self.depth, *search])
         return re.sub(r"[^\w.=-]+", "_", "-".join(words)).lstrip(".")
 
 
