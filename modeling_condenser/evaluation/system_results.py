@@ -104,10 +104,12 @@ class Evaluator:
             answers=self.collection.answers,
             passages=self.collection.passages,
         )
-        names = {"system": system.name, "collection": self.collection.name, "split": self.split}
-        content = {**names, "depth": self.depth, "evaluation": vars(evaluation)}
+        names = (system.name, self.collection.name, self.split)
+        result = SystemResult(*names, evaluation, run_file, record, system.settings)
+        content = dict(zip(("system", "collection", "split"), names, strict=True))
+        content |= {"depth": self.depth, "evaluation": vars(evaluation)}
         write_json(run_file.with_name("metrics.json"), content)
-        return SystemResult(*names.values(), evaluation, run_file, record, system.settings)
+        return result
 
     def _fuse(self, system: System) -> tuple[Path, dict[str, Any]]:
         """Fuse the runs of BM25 and of the encoder: the file of the run, and its record."""
@@ -116,14 +118,15 @@ class Evaluator:
             fusion = FUSIONS[stated]
         elif self.dev and self.dev.qrels:
             found = [self._search(part, self.dev, CANDIDATES, "dev") for part in parts]
-            fusion = choose_fusion(*(read_run(file) for file, _ in found), self.dev.qrels)
+            lexical, dense = (read_run(file) for file, _ in found)
+            fusion = choose_fusion(lexical, dense, self.dev.qrels)
         depth = max(self.depth, CANDIDATES)
         found = [self._search(part, self.collection, depth) for part in parts]
         record = _speed(sum(own["search_seconds"] for _, own in found), self.collection)
         record |= {"fusion": str(fusion), "bytes_per_vector": found[1][1]["bytes_per_vector"]}
         run_file = self._run_file(system, self.depth)
-        run = fusion.fuse(*(read_run(file) for file, _ in found), depth=self.depth)
-        _write(run, run_file, system, record)
+        lexical, dense = (read_run(file) for file, _ in found)
+        _write(fusion.fuse(lexical, dense, depth=self.depth), run_file, system, record)
         return run_file, record
 
     def _run_file(self, system: System, depth: int, *place: str) -> Path:
