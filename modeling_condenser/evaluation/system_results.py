@@ -106,8 +106,8 @@ class Evaluator:
         )
         names = (system.name, self.collection.name, self.split)
         result = SystemResult(*names, evaluation, run_file, record, system.settings)
-        content = dict(zip(("system", "collection", "split"), names, strict=True))
-        content |= {"depth": self.depth, "evaluation": vars(evaluation)}
+        facts = dict(zip(("system", "collection", "split"), names, strict=True))
+        content = {**facts, "depth": self.depth, "evaluation": vars(evaluation)}
         write_json(run_file.with_name("metrics.json"), content)
         return result
 

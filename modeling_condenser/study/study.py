@@ -59,8 +59,8 @@ MAP_FILE = "map.png"
 ZERO_SHOT = f"{training_log.PREFIX}zero_shot_"
 _MOST_STEPS = 6  # of an arm in a table of a measure while training
 
-_Arm = Mapping[str, Sequence[Mapping[str, SystemResult]]]
-"""The results of one arm: "no labels" or "512 labels" -> for each seed, system -> its result."""
+_Arm = Mapping[str, Mapping[str, Sequence[SystemResult]]]
+"""The results of one arm: "no labels" or "512 labels" -> system -> those of all seeds."""
 
 
 def run_study(settings: Mapping[str, Any], *, command: str = "") -> StudyResults:
@@ -119,15 +119,14 @@ class _Study:
         arms, failures = self.run_arms()
         groups, fusions = {}, {}
         for group in (UNLABELLED, *self.groups):
-            seeds = [(own[group], name) for own in arms.values() for name in own[group][0]]
-            systems = {name: [results[name] for results in own] for own, name in seeds}
-            for name in filter(is_fused, systems):
-                found = [result.record["fusion"] for result in systems[name]]
-                fusions[f"{name.removeprefix(FUSED)}, {group}"] = found
+            systems = {name: seeds for own in arms.values() for name, seeds in own[group].items()}
             groups[group] = {
                 name: mean_evaluation([result.evaluation for result in systems[name]])
                 for name in sorted(systems, key=is_fused)
             }
+            for name in filter(is_fused, systems):
+                found = [result.record["fusion"] for result in systems[name]]
+                fusions[f"{name.removeprefix(FUSED)}, {group}"] = found
         trained = [arm for arm in arms if self.recipe.arms[arm] is not None]
         results = StudyResults(
             bm25=self.bm25.evaluation,
@@ -142,7 +141,7 @@ class _Study:
         drawn = self.draw(results, trained)
         results.write(out, pictures=drawn, readiness=self.measure_readiness(list(arms)))
         for arm, own in arms.items():
-            self.publish(arm, own[self.last_group][0][arm])
+            self.publish(arm, own[self.last_group][arm][0])
         self.write_search_file(results.best_arm)
         if self.recipe.page:
             shown = [*drawn, training_log.ENTROPY_FILE]
@@ -165,21 +164,21 @@ class _Study:
     def run_arm(self, arm: str) -> _Arm:
         """Pre-train, fine-tune with each number of labels and each seed, and measure."""
         encoder = self.pretrain(arm)
-        found = {UNLABELLED: [self.measure(encoder, self.out / arm / "evaluation", arm)]}
+        found = {UNLABELLED: self.measure({self.out / arm: encoder}, arm)}
         for group, size in self.groups.items():
-            found[group] = []
+            retrievers = {}
             for seed in self.recipe.finetuning_seeds:
                 run = self.finetuned(arm, group, seed)
-                retriever = self.finetune(encoder, run, size, seed)
-                found[group].append(self.measure(retriever, run / "evaluation", arm))
+                retrievers[run] = self.finetune(encoder, run, size, seed)
+            found[group] = self.measure(retrievers, arm)
         return found
 
     def pretrain(self, arm: str) -> System:
         """Pre-train and export an arm's encoder; an arm without settings is the start itself."""
         recipe, folder = self.recipe, self.out / arm
         if (changes := recipe.arms[arm]) is None:
-            is_plain = not states_encoding(find_model_folder(recipe.encoder))
-            pooling = {"pooling": "cls"} if is_plain else {}
+            has_pooling = states_encoding(find_model_folder(recipe.encoder))
+            pooling = {} if has_pooling else {"pooling": "cls"}
             return System(recipe.encoder, {**pooling, **recipe.stated_contract})
         logger.info("Pre-training arm %s", arm)
         settings = {
@@ -209,17 +208,21 @@ class _Study:
         }
         return System(str(finetune(settings)))
 
-    def measure(self, system: System, folder: Path, arm: str) -> dict[str, SystemResult]:
-        """Measure a retriever, and its run fused with BM25's if the recipe asks for it."""
-        systems = [replace(system, stated_name=arm)]
-        if (fusion := self.recipe.fusion) is not None:
-            stated = {} if fusion == ON_DEV else {"fusion": fusion}
-            fused = replace(system, model=HYBRID + system.model, stated_name=FUSED + arm)
-            systems.append(replace(fused, settings={**system.settings, **stated}))
-        evaluator = self.evaluator(folder)
-        results = {each.name: evaluator.evaluate(each) for each in systems}
-        system.opened.clear()  # the next training needs its memory
-        return results
+    def measure(
+        self, retrievers: Mapping[Path, System], arm: str
+    ) -> dict[str, Sequence[SystemResult]]:
+        """Measure the retrievers of these runs, also fused with BM25 if the recipe asks for it."""
+        found = defaultdict[str, list[SystemResult]](list)
+        for run, system in retrievers.items():
+            evaluator = self.evaluator(run / "evaluation")
+            found[arm].append(evaluator.evaluate(replace(system, stated_name=arm)))
+            if (fusion := self.recipe.fusion) is not None:
+                fused = replace(system, model=HYBRID + system.model, stated_name=FUSED + arm)
+                stated = {} if fusion == ON_DEV else {"fusion": fusion}
+                fused = replace(fused, settings={**system.settings, **stated})
+                found[FUSED + arm].append(evaluator.evaluate(fused))
+            system.opened.clear()  # the next training needs its memory
+        return {**found}
 
     def finetuned(self, arm: str, group: str, seed: int) -> Path:
         return self.out / arm / f"{group.split()[0].replace(',', '')}-labels-{seed}"
@@ -234,12 +237,11 @@ class _Study:
         names |= {f"{m} without labels": f"{ZERO_SHOT}{m}" for m in self.bm25.evaluation.means}
         found = defaultdict[str, dict[str, Any]](dict)
         for (measure, name), arm in product(names.items(), arms):
-            log = read_log(self.out / arm / "pretrain", measure=name)
-            shown = training_log.spread(log, at_most=_MOST_STEPS)
-            entries = [(e["step"], e.get(training_log.TOKENS, 0), e[name]) for e in shown]
-            if entries:
-                keys = ("step", "tokens", "value")
-                found[measure][arm] = [dict(zip(keys, e, strict=True)) for e in entries]
+            if log := read_log(self.out / arm / "pretrain", measure=name):
+                found[measure][arm] = [
+                    {"step": e["step"], "tokens": e.get(training_log.TOKENS, 0), "value": e[name]}
+                    for e in training_log.spread(log, at_most=_MOST_STEPS)
+                ]
         return found
 
     def describe(self, arms: Iterable[str]) -> dict[str, Any]:
