@@ -6,7 +6,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import yaml
 from datasets import Dataset, IterableDataset
 from jinja2 import Template
 from tqdm.auto import tqdm
@@ -21,10 +20,10 @@ from modeling_condenser.publishing.markdown import escape
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
-    RECIPE_FILE,
     RUN_FILE,
     describe_machine,
-    is_complete,
+    read_identity,
+    whole_checkpoints,
     whole_folder,
 )
 from modeling_condenser.runs.whole_files import write_json
@@ -97,17 +96,16 @@ def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | I
 
 def read_run_settings(folder: Path) -> dict[str, Any]:
     """The settings of a pre-training run; empty for another folder."""
-    file = folder / RECIPE_FILE
-    settings = yaml.safe_load(file.read_text()) if file.is_file() else {}
-    return settings if "corpus" in settings else {}
+    identity = read_identity(folder)
+    return dict(identity.settings) if identity and "corpus" in identity.settings else {}
 
 
 def models_of_run(run: Path, prefix: str) -> list[Measurable]:
     """Complete checkpoints and final model of a run, in the order of their steps."""
     found = {}  # step -> name, folder and tokens seen
-    for folder in filter(is_complete, run.glob("checkpoint-*")):
+    for folder in whole_checkpoints(run):
         state = read_json(folder / TRAINER_STATE_NAME, {})
-        found[state["global_step"]] = ("", folder, state["num_input_tokens_seen"])
+        found[state["global_step"]] = ("", folder, state[training_log.TOKENS])
     if (run / MODEL_FOLDER).is_dir():
         record = read_json(run / RUN_FILE, {})
         found[record["steps"]] = ("end, ", run / MODEL_FOLDER, record["tokens_seen"])
@@ -116,7 +114,7 @@ def models_of_run(run: Path, prefix: str) -> list[Measurable]:
     models: list[Measurable] = []
     for step, (name, folder, tokens) in sorted(found.items()):
         label = f"{prefix}{name}step {step:,}"
-        models.append((folder, {"label": label, "step": step, "num_input_tokens_seen": tokens}))
+        models.append((folder, {"label": label, "step": step, training_log.TOKENS: tokens}))
     return models
 
 

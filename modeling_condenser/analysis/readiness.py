@@ -1,12 +1,11 @@
 """Measure the readiness of a model: attention entropy, head, geometry and retrieval."""
 
-import copy
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,23 +15,24 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoTokenizer, PreTrainedModel
 
-from modeling_condenser.collection.collection import Collection
 from modeling_condenser.encoder_parts import contract_of, n_positions
 from modeling_condenser.encoding.batches import make_batches, tokenize_texts
 from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.measures import evaluate_run
+from modeling_condenser.evaluation.small import measure_small
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.model_files import model_folder
-from modeling_condenser.model_files.contract import CONTRACT_FILE, EncodingContract, Similarity
+from modeling_condenser.model_files.contract import (
+    EncodingContract,
+    Similarity,
+    states_encoding,
+)
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys
 from modeling_condenser.pretraining.data import with_keys
 from modeling_condenser.pretraining.probe import probe
-from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.training_log import PREFIX
-from modeling_condenser.retrieval.dense import search_exact_arrays
 from modeling_condenser.runs.progress import show_bars
 from modeling_condenser.runs.recipe import read_recipe
 
@@ -85,12 +85,11 @@ def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
         An entry of a training log; `modeling_condenser.publishing.training_log` explains its names.
     """
     started, measuring = time.perf_counter(), sample.measuring
-    transformer: Any = retriever.model[0]
     tokenizer, device = retriever.model.tokenizer, retriever.model.device
     tokens = tokenize_texts(tokenizer, sample.texts, max_length=_longest(retriever, measuring))
     batches = make_batches(tokens, tokenizer=tokenizer, token_budget=TOKENS_PER_BATCH)
     moved = ({name: part.to(device) for name, part in batch.items()} for _, batch in batches)
-    layers, even = measure_attention_entropy(transformer.model, moved)
+    layers, even = measure_attention_entropy(_encoder(retriever), moved)
     found = {"entropy": fmean(layers), "entropy_even": even}
     found |= {f"entropy_layer_{k}": entropy for k, entropy in enumerate(layers, start=1)}
     encode_first = retriever.encode_queries if sample.small else retriever.encode_passages
@@ -98,34 +97,35 @@ def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
     found["alignment"] = alignment(first, retriever.encode_passages(sample.matches))
     found["uniformity"] = uniformity(retriever.encode_passages(sample.texts))
     if sample.small is not None:
-        found |= measure_retrieval(retriever, sample.small, "zero_shot")
+        retrievers = {"zero_shot": retriever}
         if measuring.labels:
-            tuned = fine_tune_on_few(retriever, measuring)
-            found |= measure_retrieval(tuned, sample.small, "few_shot")
+            retrievers["few_shot"] = fine_tune_on_few(retriever, measuring)
+        for when, opened in retrievers.items():
+            means = measure_small(opened, sample.small).means
+            found |= {f"{when}_{measure}": mean for measure, mean in means.items()}
     found["seconds"] = round(time.perf_counter() - started, 2)
     return {f"{PREFIX}{name}": value for name, value in found.items()}
 
 
 def _open(folder: Path, max_length: int) -> Retriever:
     """Open an encoder or a retriever, for texts of at most this many tokens."""
-    files = (CONTRACT_FILE, model_folder.MODULES_FILE)
-    states_pooling = any((folder / name).is_file() for name in files)
-    retriever = Retriever(folder, pooling=None if states_pooling else "cls")
+    retriever = Retriever(folder, pooling=None if states_encoding(folder) else "cls")
     retriever.contract = _shortened(retriever.contract, max_length)
     return retriever
 
 
 def _shortened(contract: EncodingContract, max_length: int) -> EncodingContract:
-    return replace(
-        contract,
-        query_max_length=min(contract.query_max_length, max_length),
-        passage_max_length=min(contract.passage_max_length, max_length),
-    )
+    names = ("query_max_length", "passage_max_length")
+    return replace(contract, **{n: min(getattr(contract, n), max_length) for n in names})
+
+
+def _encoder(retriever: Retriever) -> Any:
+    transformer: Any = retriever.model[0]
+    return transformer.model
 
 
 def _longest(retriever: Retriever, measuring: Measuring) -> int:
-    transformer: Any = retriever.model[0]
-    return min(measuring.max_length, n_positions(transformer.model) or measuring.max_length)
+    return min(measuring.max_length, n_positions(_encoder(retriever)) or measuring.max_length)
 
 
 @contextmanager
@@ -139,25 +139,9 @@ def exported(
     contract = _shortened(contract, longest)
     contract = replace(contract, similarity=similarity or contract.similarity)
     with tempfile.TemporaryDirectory(prefix="condenser-readiness-") as scratch:
-        # Copies, because saving changes configuration and tokenizer.
-        write_repository(
-            Path(scratch), copy.deepcopy(encoder), copy.deepcopy(tokenizer), contract, []
-        )
+        with model_folder.quiet_loading():
+            model.save_encoder(scratch, tokenizer=tokenizer, contract=asdict(contract))
         yield Retriever(scratch, device=encoder.device)
-
-
-def measure_retrieval(retriever: Retriever, small: Collection, prefix: str) -> dict[str, float]:
-    """Search a small collection by the model's similarity: prefix_measure -> mean over queries."""
-    retriever.check_inner_product()
-    run = search_exact_arrays(
-        retriever.encode_passages(small.passages),
-        small.passages["_id"][:],
-        query_embeddings=retriever.encode_queries(list(small.queries.values())),
-        query_ids=list(small.queries),
-        depth=101,  # for R@100, if the query itself is a passage
-    )
-    means = evaluate_run(small.qrels, run).means
-    return {f"{prefix}_{measure}": mean for measure, mean in means.items()}
 
 
 def fine_tune_on_few(retriever: Retriever, measuring: Measuring) -> Retriever:

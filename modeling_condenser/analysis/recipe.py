@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-_LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "every": 1}
+from modeling_condenser.runs.recipe import check_least
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,7 @@ class Measuring:
     sample_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            if getattr(self, name, least) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}.")
+        check_least(self, texts=2, max_length=4, queries=1, passages=2, labels=0)
         if self.labels and self.collection is None:
             raise ValueError(f"labels is {self.labels}, but there is no collection: name one.")
 
@@ -70,3 +68,7 @@ class MeasuringWhileTraining(Measuring):
     """
 
     every: int = 500
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(self, every=1)

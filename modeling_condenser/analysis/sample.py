@@ -1,6 +1,6 @@
 """Choose what models are measured on: texts, matching texts and a small collection."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ from datasets import Dataset, IterableDataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.collection.passages import find_rows
+from modeling_condenser.evaluation.small import reduce_collection
 
 from .recipe import Measuring
 
@@ -61,15 +61,11 @@ def load_small(measuring: Measuring) -> Collection:
             "passage: choose another split or collection."
         )
     generator = np.random.default_rng(measuring.sample_seed)
-    queries = generator.permutation(judged)[: measuring.queries].tolist()
-    qrels = {query: known[query] for query in queries}
-    needed = find_rows(collection.passages, {p for grades in qrels.values() for p in grades})
-    others = np.setdiff1d(np.arange(len(collection.passages)), list(needed.values()))
-    n_others = max(min(measuring.passages - len(needed), len(others)), 0)
-    rows = sorted([*needed.values(), *generator.choice(others, n_others, replace=False).tolist()])
-    passages = collection.passages.select(rows)
-    texts = {query: collection.queries[query] for query in queries}
-    return replace(collection, passages=passages, queries=texts, qrels=qrels, answers={})
+    chosen = generator.permutation(judged)[: measuring.queries].tolist()
+    qrels = {query: known[query] for query in chosen}
+    n_needed = len({passage for grades in qrels.values() for passage in grades})
+    n_others = measuring.passages - n_needed
+    return reduce_collection(collection, qrels, n_others=n_others, generator=generator)
 
 
 def _choose_texts(documents: Any, n: int, *, seed: int) -> list[str]:

@@ -22,11 +22,6 @@ BATCH_SIZE, LENGTH = 8, 64  # texts, and tokens of each
 _WARM_UP_STEPS = 3  # the first steps choose kernels and fill caches
 _STEPS = 30
 _MEMORY_STEPS = 5
-_SCRIPT = """
-import json, sys
-from modeling_condenser.evaluation.cost import _measure
-print(json.dumps(_measure(**json.loads(sys.argv[1]))))
-"""
 
 
 def measure_cost(model: str | Path, *, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -41,7 +36,7 @@ def measure_cost(model: str | Path, *, settings: Mapping[str, Any] | None = None
     """
     # Not by multiprocessing, which would run the caller's script again.
     process = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, json.dumps({"model": str(model), **(settings or {})})],
+        [sys.executable, "-m", __name__, json.dumps({"model": str(model), **(settings or {})})],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         check=True,
@@ -107,3 +102,7 @@ def _peak_resident_bytes(step: Callable[[], None]) -> int:
             time.sleep(0.001)
     steps.result()
     return peak
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(_measure(**json.loads(sys.argv[1]))))

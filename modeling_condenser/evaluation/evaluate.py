@@ -27,7 +27,7 @@ from modeling_condenser.retrieval.systems import (
     system_text,
 )
 from modeling_condenser.runs.progress import show_bars
-from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.recipe import check_least, fill
 
 from .cost import measure_cost
 from .measures import check_measures
@@ -76,8 +76,7 @@ class EvaluationRecipe:
     def __post_init__(self) -> None:
         if not self.systems or self.measures == []:
             raise ValueError("Nothing to evaluate: name at least one system and one measure.")
-        if self.depth < 1:
-            raise ValueError(f"depth is {self.depth}, expected at least 1.")
+        check_least(self, depth=1)
         if self.task == "retrieval":
             check_measures(self.measures or ())
             if Path(self.collection).is_file():
@@ -120,7 +119,7 @@ def evaluate(
     """
     settings |= {"systems": list_systems(systems), "collection": collection, "split": split}
     settings |= {"measures": measures, "output_dir": output_dir}
-    settings["baseline"] = None if baseline is None else system_text(baseline)
+    settings["baseline"] = baseline and system_text(baseline)
     recipe, search = fill(settings, EvaluationRecipe, SearchSettings)
     words = [recipe.baseline, *recipe.systems] if recipe.baseline else recipe.systems
     parsed, out, loaded = parse_systems(words, search), Path(recipe.output_dir), None
@@ -168,16 +167,17 @@ def _evaluate_systems(
     root: Path,
 ) -> list[SystemResult]:
     """Evaluate systems on a collection, into the folders below `root`."""
-
-    def place(system: System) -> tuple[Path, Path]:
-        folder = root / as_folder(recipe.split) / as_folder(system.name)
-        return folder, root / "embeddings" / system.vectors_name
-
-    dev = None
+    folder, dev = root / as_folder(recipe.split), None
     if any(system.kind == "hybrid" and "fusion" not in system.settings for system in systems):
         dev = load_dev(recipe.collection, judged=recipe.split, reported=collection)
     evaluator = Evaluator(
-        collection, place, recipe.split, recipe.depth, recipe.measures, search, dev
+        collection,
+        lambda system: (folder / as_folder(system.name), root / "embeddings" / system.vectors_name),
+        split=recipe.split,
+        depth=recipe.depth,
+        measures=recipe.measures,
+        search=search,
+        dev=dev,
     )
     # Systems of one encoder follow each other, so that it is opened once.
     order = sorted(systems, key=lambda system: system.vectors_name)

@@ -8,9 +8,9 @@ per_query.tsv    one line for each query: id, text, and each system's value in e
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ def write_report(
     report = Report(folder, results, content)
     text = template.render(content, md=markdown, alpha=ALPHA, n_resamples=N_RESAMPLES)
     report.file.write_text(text, encoding="utf-8")
-    page = as_web_page(content["title"], text, folder)
+    page = as_web_page(content["title"], text, folder, content["pictures"].values())
     report.file.with_suffix(".html").write_text(page, encoding="utf-8")
     write_json(folder / "report.json", content)
     if queries:
@@ -150,18 +150,15 @@ def write_report(
     return report
 
 
-def as_web_page(title: str, text: str, folder: Path) -> str:
-    """Turn Markdown into an HTML page with its PNG files, from `folder`, embedded.
+def as_web_page(title: str, text: str, folder: Path, pictures: Iterable[str]) -> str:
+    """Turn Markdown into an HTML page in which its pictures, PNG files of `folder`, are embedded.
 
     HTML in the text is shown as text, so the page requests nothing.
     """
-    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tokens = reader.parse(text)
-    for token in chain.from_iterable(block.children or () for block in tokens):
-        if token.type == "image":
-            content = base64.b64encode((folder / str(token.attrs["src"])).read_bytes()).decode()
-            token.attrSet("src", f"data:image/png;base64,{content}")
-    body = reader.renderer.render(tokens, reader.options, {})
+    for name in pictures:
+        content = base64.b64encode((folder / name).read_bytes()).decode()
+        text = text.replace(f"]({name})", f"](data:image/png;base64,{content})")
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     template = Template(_WEB_PAGE.read_text(encoding="utf-8"), autoescape=True)
     return template.render(title=title, body=body)
 

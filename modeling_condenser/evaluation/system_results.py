@@ -10,10 +10,9 @@ judgements may change. A hybrid system is the fusion of two such runs.
 
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,6 @@ from modeling_condenser.runs.whole_files import write_json
 
 from .measures import Evaluation, evaluate_run
 from .significance import correct
-
-logger = logging.getLogger(__name__)
 
 # Fields of `SearchSettings` that an approximate search's result depends on.
 INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
@@ -101,17 +98,12 @@ class Evaluator:
             answers=self.collection.answers,
             passages=self.collection.passages,
         )
-        facts: Any = {"system": system.name, "collection": self.collection.name}
-        facts["split"] = self.split
-        content = {**facts, "depth": self.depth, "evaluation": asdict(evaluation)}
+        names = (system.name, self.collection.name, self.split)
+        result = SystemResult(*names, evaluation, run_file, record, system.settings)
+        facts = dict(zip(("system", "collection", "split"), names, strict=True))
+        content = {**facts, "depth": self.depth, "evaluation": vars(evaluation)}
         write_json(run_file.with_name("metrics.json"), content)
-        return SystemResult(
-            **facts,
-            evaluation=evaluation,
-            run_file=run_file,
-            record=record,
-            settings=system.settings,
-        )
+        return result
 
     def _fuse(self, system: System) -> tuple[Path, dict[str, Any]]:
         """Fuse the runs of BM25 and of the encoder: the file of the run, and its record."""
@@ -124,10 +116,10 @@ class Evaluator:
             fusion = choose_fusion(lexical, dense, self.dev.qrels)
         depth = max(self.depth, CANDIDATES)
         found = [self._search(part, self.collection, depth) for part in parts]
-        lexical, dense = (read_run(file) for file, _ in found)
         record = _speed(sum(own["search_seconds"] for _, own in found), self.collection)
         record |= {"fusion": str(fusion), "bytes_per_vector": found[1][1]["bytes_per_vector"]}
         run_file = self._run_file(system, self.depth)
+        lexical, dense = (read_run(file) for file, _ in found)
         _write(fusion.fuse(lexical, dense, depth=self.depth), run_file, system, record)
         return run_file, record
 
@@ -152,12 +144,13 @@ class Evaluator:
             identity |= {name: getattr(self.search, name) for name in INDEX_SETTINGS}
             identity["index"] = self.search.published_index
         run_file = self._run_file(system, depth, *place)
-        if not _record_of(run_file).is_file():
+        record_file = run_file.with_suffix(".json")
+        if not record_file.is_file():
             work_folder = self.place(system)[1]
             searcher = open_searcher(system, collection.passages, work_folder, settings=self.search)
             run, record = _search(searcher, system, collection, depth)
             _write(run, run_file, system, {"identity": identity, **record})
-        record = json.loads(_record_of(run_file).read_text())
+        record = json.loads(record_file.read_text())
         if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
             raise ValueError(
                 f"{run_file.parent} contains another run, with a different {', '.join(changed)}:"
@@ -166,14 +159,10 @@ class Evaluator:
         return run_file, record
 
 
-def _record_of(run_file: Path) -> Path:
-    return run_file.with_name(f"{run_file.name.removesuffix('.trec')}.json")
-
-
 def _write(run: Run, run_file: Path, system: System, record: Mapping[str, Any]) -> None:
     run_file.parent.mkdir(parents=True, exist_ok=True)
     write_run(run, run_file, tag="_".join(system.name.split()))
-    write_json(_record_of(run_file), record)  # last, so that there is a run beside every record
+    write_json(run_file.with_suffix(".json"), record)  # last: there is a run beside every record
 
 
 def _search(
@@ -185,9 +174,9 @@ def _search(
             f"{system.model} has none of the {len(collection.queries)} queries: use a run of their"
             " split."
         )
-    n_own = _count_own_passages(collection)
+    own = find_rows(collection.passages, find_own(collection.qrels), strict=False)
     started = time.perf_counter()
-    found = searcher.search(collection.queries, depth=depth + (n_own > 0))
+    found = searcher.search(collection.queries, depth=depth + bool(own))
     record = _speed(time.perf_counter() - started, collection)
     if isinstance(searcher, DenseSearcher):
         record |= searcher.measure_recall(collection.queries, found, depth=depth)
@@ -199,19 +188,6 @@ def _search(
 def _speed(seconds: float, collection: Collection) -> dict[str, Any]:
     speed = round(len(collection.queries) / max(seconds, 0.001), 1)
     return {"search_seconds": round(seconds, 3), "queries_per_second": speed}
-
-
-def _count_own_passages(collection: Collection) -> int:
-    """Count the queries that are passages themselves (`find_own`)."""
-    own = find_own(collection.qrels)
-    n_own = len(find_rows(collection.passages, own, strict=False)) if own else 0
-    if n_own:
-        logger.info(
-            "%d queries have the id of a passage, which is left out of their rankings, as in BEIR."
-            " If these passages are other texts, give them other ids.",
-            n_own,
-        )
-    return n_own
 
 
 def report_on_card(

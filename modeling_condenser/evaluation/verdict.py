@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,21 +10,19 @@ import numpy as np
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_dev
-from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.finetuning.finetune import open_encoder
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import read_provenance, write_provenance
-from modeling_condenser.retrieval.dense import search_exact_arrays
+from modeling_condenser.runs.recipe import fill
 
-from .measures import evaluate_run
 from .significance import ALPHA, Comparison, compare
+from .small import measure_small, reduce_collection
 
 logger = logging.getLogger(__name__)
 
 MEASURE = "nDCG@10"
-_DEPTH = 100
 _QUERIES, _OTHERS = 500, 1500  # that `judge` samples
 
 Outcome = Literal["better", "no difference", "worse"]
@@ -57,8 +55,7 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """The figures, for a file."""
-        known = {**asdict(self), "comparison": self.comparison._asdict()}
-        return {"outcome": self.outcome, **known}
+        return {"outcome": self.outcome, **vars(self), "comparison": self.comparison._asdict()}
 
     def __str__(self) -> str:
         own = self.comparison
@@ -75,31 +72,20 @@ def judge(start: Retriever, result: Retriever, dev: Collection, *, seed: int = 0
 
     Both search the passages that are judged for these queries, and 1,500 random others.
     """
-    random = np.random.default_rng(seed)
-    names = list(dev.qrels)
+    generator, names = np.random.default_rng(seed), list(dev.qrels)
     if len(names) > _QUERIES:
-        names = [names[i] for i in sorted(random.choice(len(names), _QUERIES, replace=False))]
+        chosen = generator.choice(len(names), _QUERIES, replace=False)
+        names = [names[i] for i in sorted(chosen)]
     qrels = {name: dev.qrels[name] for name in names}
-    judged = {passage for grades in qrels.values() for passage in grades} - dev.absent
-    rows = sorted(find_rows(dev.passages, judged).values())
-    others = np.setdiff1d(np.arange(len(dev.passages)), rows)
-    others = random.choice(others, min(_OTHERS, len(others)), replace=False)
-    passages = dev.passages.select(sorted([*rows, *others.tolist()]))
-    values = []
-    for retriever in (start, result):
-        run = search_exact_arrays(
-            retriever.encode_passages(passages),
-            list(passages["_id"]),
-            query_embeddings=retriever.encode_queries([dev.queries[name] for name in names]),
-            query_ids=names,
-            depth=min(_DEPTH, len(passages)),
-        )
-        values.append(evaluate_run(qrels, run, measures=[MEASURE]).per_query[MEASURE])
-    before, after = values
+    small = reduce_collection(dev, qrels, n_others=_OTHERS, generator=generator)
+    before, after = (
+        measure_small(retriever, small, [MEASURE]).per_query[MEASURE]
+        for retriever in (start, result)
+    )
     return Verdict(
         compare(after, before, seed=seed),
         measure=MEASURE,
-        queries=f"{len(names)} dev queries and {len(passages):,} passages",
+        queries=f"{len(names)} dev queries and {len(small.passages):,} passages",
     )
 
 
@@ -125,8 +111,8 @@ def judge_finetuned(settings: Mapping[str, Any], folder: Path) -> str | None:
             collection,
         )
         return None
-    names = {field.name for field in fields(FinetuningRecipe)} & settings.keys()
-    recipe = FinetuningRecipe(**{name: settings[name] for name in names})
+    names = FinetuningRecipe.__annotations__.keys() & settings.keys()
+    (recipe,) = fill({name: settings[name] for name in names}, FinetuningRecipe)
     start = open_encoder(recipe.encoder, recipe.contract_changes)
     verdict = str(judge(start, Retriever(folder), dev))
     write_provenance(folder, [*stages, replace(own, run={**own.run, "verdict": verdict})])

@@ -17,14 +17,16 @@ from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.evaluation.plots import Figures
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, correct
 from modeling_condenser.publishing.markdown import p_in_words
-from modeling_condenser.publishing.training_log import TOKENS, spread
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.whole_files import write_json
 
 PAGE_FILE = "results.md"
 FUSED = f"{BM25} + "  # start of the name of an arm that is fused with BM25
-_MOST_STEPS = 6  # of an arm in a table of a measure while training
 _TOPICS, _PASSAGES = 8, 40  # of the map: the titles with most passages, and passages of each
+
+
+def is_fused(system: str) -> bool:
+    return system.startswith(FUSED)
 
 
 @dataclass(frozen=True)
@@ -36,31 +38,31 @@ class StudyResults:
     control: str
     facts: Mapping[str, Any]  # recipe, machine, counts and time
     fusions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of each arm's runs
-    # Measure -> arm -> its `course`.
+    # Measure -> arm -> its value at some steps, while training.
     courses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)  # arm -> error
 
     def control_of(self, arm: str) -> str:
-        return FUSED + self.control if arm.startswith(FUSED) else self.control
+        return FUSED + self.control if is_fused(arm) else self.control
 
     @cached_property
     def tests(self) -> dict[tuple[str, str, str, str], Comparison]:
         """(group, arm, measure, other system) -> comparison; p-values by Holm over all of them."""
-        found = {}
-        for group, arms in self.groups.items():
-            systems = {BM25: self.bm25, **arms}
-            for arm, evaluation in arms.items():
-                others = [name for name in (BM25, self.control_of(arm)) if name != arm]
-                for other, measure in product(others, evaluation.means):
-                    comparison = evaluation.compare(measure, systems[other])
-                    found[group, arm, measure, other] = comparison
+        found = {
+            (group, arm, measure, other): own.compare(measure, {BM25: self.bm25, **arms}[other])
+            for group, arms in self.groups.items()
+            for arm, own in arms.items()
+            for other in (BM25, self.control_of(arm))
+            for measure in own.means
+            if other != arm
+        }
         return correct(found)
 
     @property
     def arms(self) -> list[str]:
         """The arms, without fused ones."""
         *_, last = self.groups.values()
-        return [arm for arm in last if not arm.startswith(FUSED)]
+        return [arm for arm in last if not is_fused(arm)]
 
     @property
     def best_arm(self) -> str:
@@ -135,11 +137,3 @@ def choose_topics(passages: Dataset) -> dict[str, list[int]]:
     rows.pop("", None)
     most = sorted(rows, key=lambda title: (-len(rows[title]), title))[:_TOPICS]
     return {title: rows[title][:_PASSAGES] for title in most if len(rows[title]) > 1}
-
-
-def course(log: Sequence[Mapping[str, float]], name: str) -> list[dict[str, float]]:
-    """A measure at some evenly spaced steps of its log: `step`, `tokens` and `value`."""
-    return [
-        {"step": entry["step"], "tokens": entry.get(TOKENS, 0), "value": entry[name]}
-        for entry in spread(log, at_most=_MOST_STEPS)
-    ]

@@ -6,25 +6,21 @@ sizes, continues with what is missing.
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from modeling_condenser.analysis.analyze import measure_models, write_analysis
 from modeling_condenser.analysis.callback import readiness_callbacks
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.collection.beir import CORPUS_FILE
-from modeling_condenser.collection.load import (
-    load_dev,
-    load_reported,
-    resolve_collection_name,
-)
+from modeling_condenser.collection.load import load_dev, load_reported, resolve_collection_name
 from modeling_condenser.collection.text_files import need_file
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.evaluation.plots import plot_curves, plot_map
@@ -41,15 +37,18 @@ from modeling_condenser.retrieval.systems import BM25, HYBRID, System
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
-    RECIPE_FILE,
     RUN_FILE,
+    RunIdentity,
+    check_run_folder,
     describe_machine,
+    read_identity,
     read_log,
+    write_settings,
 )
 from modeling_condenser.runs.whole_files import write_json
 
 from .recipe import ON_DEV, StudyRecipe
-from .results import FUSED, StudyResults, choose_topics, copy_page, course, mean_evaluation
+from .results import FUSED, StudyResults, choose_topics, copy_page, is_fused, mean_evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +57,10 @@ UNLABELLED = "no labels"
 LABELS_FILE, CURVES_FILE, FINETUNING_FILE = "labels.png", "curves.png", "finetuning.png"
 MAP_FILE = "map.png"
 ZERO_SHOT = f"{training_log.PREFIX}zero_shot_"
+_MOST_STEPS = 6  # of an arm in a table of a measure while training
 
-
-# The results of one arm: "no labels" or "512 labels" -> those of all seeds, also of fused runs.
-_Arm = Mapping[str, Sequence[SystemResult]]
+_Arm = Mapping[str, Mapping[str, Sequence[SystemResult]]]
+"""The results of one arm: "no labels" or "512 labels" -> system -> those of all seeds."""
 
 
 def run_study(settings: Mapping[str, Any], *, command: str = "") -> StudyResults:
@@ -76,11 +75,10 @@ def run_study(settings: Mapping[str, Any], *, command: str = "") -> StudyResults
     """
     (recipe,) = fill(settings, StudyRecipe)
     out = Path(recipe.output_dir)
-    if out.exists() and any(out.iterdir()) and not (out / RECIPE_FILE).is_file():
-        raise ValueError(f"{out} has other files and holds no study: choose another output_dir.")
-    out.mkdir(parents=True, exist_ok=True)
+    # A study continues with other settings, too: each of its runs is checked by itself.
+    check_run_folder(out, read_identity(out) or RunIdentity(settings))
+    write_settings(out, settings)
     stated = {name: value for name, value in settings.items() if name != "output_dir"}
-    (out / RECIPE_FILE).write_text(yaml.safe_dump(stated))
     return _Study(recipe).run({"recipe": stated, "command": command})
 
 
@@ -92,7 +90,6 @@ class _Study:
         self.groups = recipe.groups
         *_, self.last_group = self.groups
         self.place = resolve_collection_name(recipe.collection)
-        self.folder = Path(self.place)
         self.collection = load_reported(self.place, split=recipe.split)
         (self.search,) = fill(recipe.search, SearchSettings)
         self.dev = None
@@ -120,20 +117,17 @@ class _Study:
         out = self.out
         self.bm25 = self.evaluator(out).evaluate(System(BM25))
         arms, failures = self.run_arms()
-        trained = [arm for arm in arms if self.recipe.arms[arm] is not None]
-        logs = {arm: read_log(out / arm / "pretrain") for arm in trained}
         groups, fusions = {}, {}
         for group in (UNLABELLED, *self.groups):
-            systems: dict[str, list[SystemResult]] = {}
-            for result in chain.from_iterable(own[group] for own in arms.values()):
-                systems.setdefault(result.system, []).append(result)
+            systems = {name: seeds for own in arms.values() for name, seeds in own[group].items()}
             groups[group] = {
                 name: mean_evaluation([result.evaluation for result in systems[name]])
-                for name in sorted(systems, key=lambda name: name.startswith(FUSED))
+                for name in sorted(systems, key=is_fused)
             }
-            for arm in arms if self.recipe.fusion else ():
-                found = [result.record["fusion"] for result in systems[FUSED + arm]]
-                fusions[f"{arm}, {group}"] = found
+            for name in filter(is_fused, systems):
+                found = [result.record["fusion"] for result in systems[name]]
+                fusions[f"{name.removeprefix(FUSED)}, {group}"] = found
+        trained = [arm for arm in arms if self.recipe.arms[arm] is not None]
         results = StudyResults(
             bm25=self.bm25.evaluation,
             groups=groups,
@@ -144,24 +138,15 @@ class _Study:
             failures=failures,
         )
         results.write(out)  # here too, because readiness may fail
-        drawn = self.draw(results, logs)
+        drawn = self.draw(results, trained)
         results.write(out, pictures=drawn, readiness=self.measure_readiness(list(arms)))
         for arm, own in arms.items():
-            self.publish(arm, own[self.last_group][0])
+            self.publish(arm, own[self.last_group][arm][0])
         self.write_search_file(results.best_arm)
         if self.recipe.page:
             shown = [*drawn, training_log.ENTROPY_FILE]
             copy_page(out, Path(self.recipe.page), pictures=shown)
         return results
-
-    def courses(self, arms: Sequence[str]) -> dict[str, Any]:
-        """The swap cost while training, and retrieval if the recipe measures readiness."""
-        names = {f"{m} without labels": f"{ZERO_SHOT}{m}" for m in self.bm25.evaluation.means}
-        found: dict[str, dict[str, Any]] = {}
-        for (measure, name), arm in product({"swap cost": "swap_cost", **names}.items(), arms):
-            if log := read_log(self.out / arm / "pretrain", measure=name):
-                found.setdefault(measure, {})[arm] = course(log, name)
-        return found
 
     def run_arms(self) -> tuple[dict[str, _Arm], dict[str, str]]:
         """Run all arms: the results of those that succeed, and the errors of the others."""
@@ -179,25 +164,25 @@ class _Study:
     def run_arm(self, arm: str) -> _Arm:
         """Pre-train, fine-tune with each number of labels and each seed, and measure."""
         encoder = self.pretrain(arm)
-        found = {UNLABELLED: self.measure(encoder, self.out / arm / "evaluation", arm)}
+        found = {UNLABELLED: self.measure({self.out / arm: encoder}, arm)}
         for group, size in self.groups.items():
-            found[group] = []
+            retrievers = {}
             for seed in self.recipe.finetuning_seeds:
                 run = self.finetuned(arm, group, seed)
-                retriever = self.finetune(encoder, run, size, seed)
-                found[group] += self.measure(retriever, run / "evaluation", arm)
+                retrievers[run] = self.finetune(encoder, run, size, seed)
+            found[group] = self.measure(retrievers, arm)
         return found
 
     def pretrain(self, arm: str) -> System:
         """Pre-train and export an arm's encoder; an arm without settings is the start itself."""
         recipe, folder = self.recipe, self.out / arm
         if (changes := recipe.arms[arm]) is None:
-            is_plain = not states_encoding(find_model_folder(recipe.encoder))
-            pooling = {"pooling": "cls"} if is_plain else {}
+            has_pooling = states_encoding(find_model_folder(recipe.encoder))
+            pooling = {} if has_pooling else {"pooling": "cls"}
             return System(recipe.encoder, {**pooling, **recipe.stated_contract})
         logger.info("Pre-training arm %s", arm)
         settings = {
-            "corpus": str(need_file(self.folder, CORPUS_FILE)),
+            "corpus": str(need_file(Path(self.place), CORPUS_FILE)),
             "encoder": recipe.encoder,
             **recipe.pretraining,
             **changes,
@@ -224,17 +209,21 @@ class _Study:
         }
         return System(str(finetune(settings)))
 
-    def measure(self, system: System, folder: Path, arm: str) -> list[SystemResult]:
-        """Measure a retriever, and its run fused with BM25's if the recipe asks for it."""
-        systems = [replace(system, stated_name=arm)]
-        if (fusion := self.recipe.fusion) is not None:
-            stated = {} if fusion == ON_DEV else {"fusion": fusion}
-            fused = replace(system, model=HYBRID + system.model, stated_name=FUSED + arm)
-            systems.append(replace(fused, settings={**system.settings, **stated}))
-        evaluator = self.evaluator(folder)
-        results = [evaluator.evaluate(each) for each in systems]
-        system.opened.clear()  # the next training needs its memory
-        return results
+    def measure(
+        self, retrievers: Mapping[Path, System], arm: str
+    ) -> dict[str, Sequence[SystemResult]]:
+        """Measure the retrievers of these runs, also fused with BM25 if the recipe asks for it."""
+        found = defaultdict[str, list[SystemResult]](list)
+        for run, system in retrievers.items():
+            evaluator = self.evaluator(run / "evaluation")
+            found[arm].append(evaluator.evaluate(replace(system, stated_name=arm)))
+            if (fusion := self.recipe.fusion) is not None:
+                fused = replace(system, model=HYBRID + system.model, stated_name=FUSED + arm)
+                stated = {} if fusion == ON_DEV else {"fusion": fusion}
+                fused = replace(fused, settings={**system.settings, **stated})
+                found[FUSED + arm].append(evaluator.evaluate(fused))
+            system.opened.clear()  # the next training needs its memory
+        return {**found}
 
     def finetuned(self, arm: str, group: str, seed: int) -> Path:
         return self.out / arm / f"{group.split()[0].replace(',', '')}-labels-{seed}"
@@ -243,7 +232,20 @@ class _Study:
         """The run of an arm that is published: with most labels and the first seed."""
         return self.finetuned(arm, self.last_group, self.recipe.finetuning_seeds[0])
 
-    def describe(self, arms: Mapping[str, _Arm]) -> dict[str, Any]:
+    def courses(self, arms: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Measure -> arm -> the swap cost or the retrieval at some steps of its training."""
+        names = {"swap cost": "swap_cost"}
+        names |= {f"{m} without labels": f"{ZERO_SHOT}{m}" for m in self.bm25.evaluation.means}
+        found = defaultdict[str, dict[str, Any]](dict)
+        for (measure, name), arm in product(names.items(), arms):
+            if log := read_log(self.out / arm / "pretrain", measure=name):
+                found[measure][arm] = [
+                    {"step": e["step"], "tokens": e.get(training_log.TOKENS, 0), "value": e[name]}
+                    for e in training_log.spread(log, at_most=_MOST_STEPS)
+                ]
+        return found
+
+    def describe(self, arms: Iterable[str]) -> dict[str, Any]:
         """What the results depend on, and what they cost."""
         tokens, minutes = {}, {}
         seeds = self.recipe.finetuning_seeds
@@ -301,9 +303,10 @@ class _Study:
             f"mean over layers: {', '.join(changes)}."
         )
 
-    def draw(self, results: StudyResults, logs: Mapping[str, training_log.Log]) -> list[str]:
+    def draw(self, results: StudyResults, trained: Sequence[str]) -> list[str]:
         """Plot measures by labels, logs, and a map of the control and the best arm."""
         fewest, seed = next(iter(self.groups)), self.recipe.finetuning_seeds[0]
+        logs = {arm: read_log(self.out / arm / "pretrain") for arm in trained}
         losses = {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in results.arms}
         shown = {"loss": f"loss of fine-tuning (nats a query), {fewest}"}
         drawn = {
@@ -331,7 +334,7 @@ class _Study:
             result,
             [self.bm25],
             collection=self.collection,
-            source=self.folder,
+            source=self.place,
             command=f"{command} --split {result.split} --dtype {self.search.dtype}",
         )
 
@@ -341,6 +344,6 @@ class _Study:
         content = {
             "model": f"{folder / MODEL_FOLDER},dtype={self.search.dtype}",
             "embeddings": str(folder / "evaluation" / EMBEDDINGS_FOLDER),
-            "collection": os.path.relpath(self.folder, self.out),
+            "collection": os.path.relpath(self.place, self.out),
         }
         write_json(self.out / SEARCH_FILE, content)
