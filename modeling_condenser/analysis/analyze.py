@@ -21,9 +21,10 @@ from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
     RUN_FILE,
+    all_checkpoints,
     describe_machine,
+    is_complete,
     read_identity,
-    whole_checkpoints,
     whole_folder,
 )
 from modeling_condenser.runs.whole_files import write_json
@@ -103,7 +104,7 @@ def read_run_settings(folder: Path) -> dict[str, Any]:
 def models_of_run(run: Path, prefix: str) -> list[Measurable]:
     """Complete checkpoints and final model of a run, in the order of their steps."""
     found = {}  # step -> name, folder and tokens seen
-    for folder in whole_checkpoints(run):
+    for folder in filter(is_complete, all_checkpoints(run)):
         state = read_json(folder / TRAINER_STATE_NAME, {})
         found[state["global_step"]] = ("", folder, state[training_log.TOKENS])
     if (run / MODEL_FOLDER).is_dir():

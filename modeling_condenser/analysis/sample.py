@@ -8,7 +8,7 @@ from datasets import Dataset, IterableDataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.evaluation.small import reduce_collection
+from modeling_condenser.collection.reduce import reduce_collection
 
 from .recipe import Measuring
 

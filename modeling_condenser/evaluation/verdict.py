@@ -10,6 +10,7 @@ import numpy as np
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_dev
+from modeling_condenser.collection.reduce import reduce_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.finetuning.finetune import open_encoder
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
@@ -18,7 +19,7 @@ from modeling_condenser.publishing.provenance import read_provenance, write_prov
 from modeling_condenser.runs.recipe import fill
 
 from .significance import ALPHA, Comparison, compare
-from .small import measure_small, reduce_collection
+from .small import measure_small
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from sentence_transformers.base.evaluation import BaseEvaluator
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.passages import find_rows
+from modeling_condenser.collection.reduce import reduce_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval.dense import search_exact_arrays
 from modeling_condenser.retrieval.runs import drop_own_passages
@@ -29,25 +29,21 @@ class DevRanking(BaseEvaluator):
 
     def __init__(self, retriever: Retriever, dev: Collection, *, seed: int):
         super().__init__()
-        self.retriever, random = retriever, np.random.default_rng(seed)
-        names = random.permutation(list(dev.qrels))[:_QUERIES].tolist()
-        self.queries = {name: dev.queries[name] for name in names}
-        self.qrels = {name: dev.qrels[name] for name in names}
-        judged = {passage for grades in self.qrels.values() for passage in grades} - dev.absent
-        others = random.permutation(len(dev.passages))[:_OTHERS].tolist()
-        rows = {*find_rows(dev.passages, judged).values(), *others}
-        self.passages = dev.passages.select(sorted(rows))
+        self.retriever, generator = retriever, np.random.default_rng(seed)
+        names = generator.permutation(list(dev.qrels))[:_QUERIES].tolist()
+        qrels = {name: dev.qrels[name] for name in names}
+        self.dev = reduce_collection(dev, qrels, n_others=_OTHERS, generator=generator)
 
     def __call__(self, *_: Any, **__: Any) -> dict[str, float]:
         run = search_exact_arrays(
-            self.retriever.encode_passages(self.passages),
-            list(self.passages["_id"]),
-            query_embeddings=self.retriever.encode_queries(list(self.queries.values())),
-            query_ids=list(self.queries),
-            depth=min(_DEPTH, len(self.passages)),
+            self.retriever.encode_passages(self.dev.passages),
+            list(self.dev.passages["_id"]),
+            query_embeddings=self.retriever.encode_queries(list(self.dev.queries.values())),
+            query_ids=list(self.dev.queries),
+            depth=min(_DEPTH, len(self.dev.passages)),
         )
-        found = drop_own_passages(run, self.qrels)
-        return {METRIC: calc_aggregate([nDCG @ 10], self.qrels, found)[nDCG @ 10]}
+        found = drop_own_passages(run, self.dev.qrels)
+        return {METRIC: calc_aggregate([nDCG @ 10], self.dev.qrels, found)[nDCG @ 10]}
 
 
 class KeepBest(TrainerCallback):
