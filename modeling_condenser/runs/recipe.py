@@ -18,6 +18,8 @@ from typing import Any
 import yaml
 from huggingface_hub.dataclasses import type_validator
 
+from .precision import choose_precision
+
 _BOOL = "tag:yaml.org,2002:bool"
 
 
@@ -77,7 +79,7 @@ def refuse_ambiguous(name: str, what: str) -> None:
 
 
 def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
-    """Read the settings of a recipe; see `find_recipe`.
+    """Read the settings of a recipe (`find_recipe`); `auto` is decided by `choose_precision`.
 
     Raises:
         ValueError: the file is not valid YAML, or not a mapping.
@@ -91,7 +93,7 @@ def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} holds a {type(settings).__name__}, expected `field: value` lines."
         )
-    return settings
+    return choose_precision(settings)
 
 
 def parse_value(text: str) -> Any:
