@@ -36,10 +36,7 @@ class LossBar(ProgressCallback):
 
 
 class Pace(TrainerCallback):
-    """States how often is logged and saved; saves whenever some minutes have passed.
-
-    The minutes are those of the first process.
-    """
+    """States how often is logged and saved; saves whenever five minutes have passed, if timed."""
 
     def __init__(self, *, is_timed: bool):
         self.is_timed = is_timed
@@ -51,12 +48,10 @@ class Pace(TrainerCallback):
         steps, every = state.max_steps, state.logging_steps
         logger.info("%d steps: a log entry every %d%s.", steps, every, saving)
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._saved = time.monotonic()
-
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         is_due = time.monotonic() - self._saved >= 60 * _MINUTES
-        control.should_save |= self.is_timed and broadcast_object_list([is_due])[0]
+        if self.is_timed and broadcast_object_list([is_due])[0]:  # by the first process's clock
+            self._saved, control.should_save = time.monotonic(), True
 
 
 def run_training(

@@ -4,8 +4,7 @@ import pytest
 import torch
 import transformers.utils
 
-from modeling_condenser.runs.precision import choose_precision, is_bfloat16_fast
-from modeling_condenser.runs.recipe import read_recipe
+from modeling_condenser.runs.recipe import choose_precision, is_bfloat16_fast, read_recipe
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.pretraining.short_runs import SETTINGS
 
 
 @pytest.fixture
-def train(tmp_path: Path, bert_folder: Path, corpus_file: Path, monkeypatch: pytest.MonkeyPatch):
+def train(tmp_path, bert_folder, texts, monkeypatch):
     """Pre-trains without stated intervals, at forty seconds a step."""
     clock = iter(range(0, 10**6, 40))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
@@ -22,7 +22,8 @@ def train(tmp_path: Path, bert_folder: Path, corpus_file: Path, monkeypatch: pyt
     def run(**changes) -> Path:
         settings = {name: SETTINGS[name] for name in SETTINGS.keys() - {"logging_steps"}}
         settings.pop("save_strategy")
-        places = {"encoder": str(bert_folder), "corpus": str(corpus_file)}
+        (tmp_path / "corpus.txt").write_text("\n".join(texts[:20]))
+        places = {"encoder": str(bert_folder), "corpus": str(tmp_path / "corpus.txt")}
         return pretrain({**settings, **places, "output_dir": str(tmp_path / "run"), **changes})
 
     return run
