@@ -118,7 +118,8 @@ def is_bfloat16_fast() -> bool:
 
     is_fast = is_torch_bf16_gpu_available()
     if not torch.accelerator.is_available():
-        units = getattr(torch.cpu, "get_capabilities", dict)()  # not in all versions of torch
+        find = getattr(torch.cpu, "get_capabilities", dict[str, Any])  # not in all versions
+        units: Mapping[str, Any] = find()
         is_fast = any(has for unit, has in units.items() if "bf16" in unit)
     chosen, word = ("bfloat16", "has") if is_fast else ("float32", "has no")
     logger.info("Precision: %s, because this machine %s units for bfloat16.", chosen, word)
