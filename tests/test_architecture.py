@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "modeling_condenser"
 # Each room may import from those before it.
 ROOMS = (
-    "runs model_files publishing collection training pretraining encoding retrieval space mining "
+    "runs model_files publishing collection encoding training pretraining retrieval space mining "
     "finetuning evaluation analysis adaptation study"
 ).split()
 

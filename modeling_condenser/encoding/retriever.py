@@ -19,12 +19,12 @@ from datasets import Dataset
 from torch.nn import functional as F
 
 from modeling_condenser.collection.chunks import rows_a_read
-from modeling_condenser.pretraining.survey import warn_of_unknown
 from modeling_condenser.runs.progress import bar
 
 from .batches import Tokens, make_batches, tokenize_texts, use_packing
 from .embeddings import Dtype, Embeddings, check_vectors, find_best
 from .opening import fingerprint_retriever, open_encoder
+from .unknown_tokens import warn_of_unknown
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768

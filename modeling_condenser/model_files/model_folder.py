@@ -54,6 +54,7 @@ def fetch(
     repo_type: str = "model",
     only: Sequence[str] | None = None,
     without: Sequence[str] | None = None,
+    **hub: Any,
 ) -> Path:
     """Fetch a repository into the Hub's cache.
 
@@ -61,6 +62,7 @@ def fetch(
         name: `owner/name` or `owner/name@revision`.
         repo_type: "model" or "dataset".
         only, without: patterns of the files to fetch (by default all) and to leave out.
+        **hub: for `snapshot_download`, such as `token`.
 
     Raises:
         FileNotFoundError: it does not exist on the Hub or is private, or the Hub cannot be reached
@@ -68,7 +70,7 @@ def fetch(
         OSError: the Hub failed.
     """
     repository, revision = split_revision(name)
-    which: Any = {"allow_patterns": only, "ignore_patterns": without, "revision": revision}
+    which: Any = {"allow_patterns": only, "ignore_patterns": without, "revision": revision, **hub}
     try:
         return Path(snapshot_download(repository, repo_type=repo_type, **which))
     except _NOT_FOUND as error:
@@ -77,19 +79,19 @@ def fetch(
         ) from None
 
 
-def find_model_folder(model: str | Path) -> Path:
+def find_model_folder(model: str | Path, **hub: Any) -> Path:
     """The folder of a model, downloaded if it is on the Hub; a FileNotFoundError if it is nowhere.
 
     `model` is a folder, a run (`find_weights`), "starter", or `owner/name[@revision]`. A ValueError
-    is raised for files that name code of others.
+    is raised for files that name code of others. `hub` is for `snapshot_download`.
     """
     name = resolve_encoder_name(model)
     if Path(name).is_dir():
         folder = find_weights(Path(name)) or Path(name)
     else:
-        folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS)
+        folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS, **hub)
         if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):
-            folder = fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS)
+            folder = fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS, **hub)
     refuse_kernels(read_config(folder), folder)
     refuse_modules(folder)
     return folder

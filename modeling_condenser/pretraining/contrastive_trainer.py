@@ -7,26 +7,25 @@ Lee, Chang & Toutanova 2019 for the Inverse Cloze Task). S texts in a batch, H n
 The gradient cache is that of Gao, Zhang, Han & Callan (2021), "Scaling Deep Contrastive Learning
 Batch Size under Memory Limited Setup": encode all chunks of a batch without a graph; compute the
 gradient g of the loss at each vector, the cache; then encode chunk by chunk with a graph, with the
-loss <vector, g>. Both passes must drop the same units, so each chunk has its own dropout seed.
+loss <vector, g>. Both passes drop the same units. The cached losses of sentence-transformers do not
+have the model's own losses, which are part of the second pass.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import torch
+from sentence_transformers.base.losses.gradcache import RandContext
+from sentence_transformers.util.distributed import all_gather_with_grad
 from torch.nn import functional as F
 
 from modeling_condenser.packing import pack
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import PAD_MULTIPLE
-from .counter_random import random_keys
 from .examples import is_contrast_only
 from .trainer import CondenserTrainer
-
-_WITH_OWN_STATE = ("cuda", "xpu")  # devices whose random state can be saved and restored
 
 
 def contrast(
@@ -57,27 +56,15 @@ def contrast(
     return loss, (scores.detach().argmax(dim=-1) == targets).float().mean()
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Some rows of a batch, (C,) int64, as inputs of the model, and the seed of their dropout."""
+class Chunk(NamedTuple):
+    """Some rows of a batch, (C,) int64, as inputs of the model."""
 
     rows: torch.Tensor
     inputs: dict[str, Any]
-    seed: int
-
-    @contextmanager
-    def replaying(self) -> Iterator[None]:
-        """Draw the random numbers of this chunk within, and restore the random state after."""
-        device = self.rows.device
-        devices = [device.index] if device.type in _WITH_OWN_STATE else []
-        kind = device.type if devices else "cuda"
-        with torch.random.fork_rng(devices=devices, device_type=kind):
-            torch.manual_seed(self.seed)
-            yield
 
 
 def split_batch(
-    inputs: Mapping[str, torch.Tensor], chunk_size: int | None, *, seed: int, packed: bool
+    inputs: Mapping[str, torch.Tensor], chunk_size: int | None, *, packed: bool
 ) -> list[Chunk]:
     """Split a batch of S texts into chunks, the longest texts first, so that padding is short.
 
@@ -86,11 +73,10 @@ def split_batch(
     lengths = inputs["attention_mask"].sum(dim=1)  # (S,)
     order = lengths.argsort(descending=True, stable=True)
     chunks = []
-    for number, rows in enumerate(order.split(chunk_size or len(order))):
+    for rows in order.split(chunk_size or len(order)):
         width = -(-int(lengths[rows[0]]) // PAD_MULTIPLE) * PAD_MULTIPLE  # for few shapes
         batch: dict[str, Any] = {name: value[rows, :width] for name, value in inputs.items()}
-        batch = pack(batch) if packed else batch
-        chunks.append(Chunk(rows, batch, random_keys(seed, number).item()))
+        chunks.append(Chunk(rows, pack(batch) if packed else batch))
     return chunks
 
 
@@ -151,29 +137,29 @@ class ContrastiveTrainer(CondenserTrainer):
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """The loss of a batch, with its last chunk's graph; adds the other chunks' gradients."""
-        seed = int(torch.randint(2**62, ()))
         size = self.args.cache_chunk_size if model.training else None
-        chunks = split_batch(inputs, size, seed=seed, packed=self.is_packing)
+        chunks = split_batch(inputs, size, packed=self.is_packing)
         if len(chunks) == 1:
             model_loss, vectors = self._run(model, chunks[0], num_items_in_batch)
             loss = model_loss + self._contrast_all(put_back([vectors], chunks))
             return (loss, {}) if return_outputs else loss
 
+        parts, random_states = [], []
         with torch.no_grad():  # by the wrapped model, in which FSDP gathers weights
-            parts = []
             for chunk in chunks:
-                with chunk.replaying():
-                    parts.append(_vectors(model(**chunk.inputs, vectors_only=True), chunk))
+                random_states.append(RandContext(chunk.rows))
+                parts.append(_vectors(model(**chunk.inputs, vectors_only=True), chunk))
         vectors = put_back(parts, chunks).requires_grad_()  # (S, H)
         term = self._contrast_all(vectors)
         (cache,) = torch.autograd.grad(term, vectors)
 
         value = surrogate = term.detach()
-        for chunk in chunks:
+        for chunk, random_state in zip(chunks, random_states, strict=True):
             is_last = chunk is chunks[-1]
             # Processes exchange gradients once: in the backward pass of the last chunk.
             with nullcontext() if is_last else self.accelerator.no_sync(model):
-                model_loss, own = self._run(model, chunk, num_items_in_batch)
+                with random_state:
+                    model_loss, own = self._run(model, chunk, num_items_in_batch)
                 value = value + model_loss.detach()
                 surrogate = model_loss + (own * cache[chunk.rows]).sum()
                 if not is_last:
@@ -185,13 +171,12 @@ class ContrastiveTrainer(CondenserTrainer):
         self, model: torch.nn.Module, chunk: Chunk, num_items: torch.Tensor | int | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The model's own loss of a chunk, and its vectors (C, H), with their graph."""
-        with chunk.replaying():
-            if self.only_contrast:
-                vectors = _vectors(model(**chunk.inputs, vectors_only=True), chunk)
-                return vectors.new_zeros(()), vectors
-            loss, outputs = super().compute_loss(
-                model, chunk.inputs, return_outputs=True, num_items_in_batch=num_items
-            )
+        if self.only_contrast:
+            vectors = _vectors(model(**chunk.inputs, vectors_only=True), chunk)
+            return vectors.new_zeros(()), vectors
+        loss, outputs = super().compute_loss(
+            model, chunk.inputs, return_outputs=True, num_items_in_batch=num_items
+        )
         return loss, _vectors(outputs, chunk)
 
     def _contrast_all(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -201,9 +186,7 @@ class ContrastiveTrainer(CondenserTrainer):
         """
         n_processes = self.accelerator.num_processes
         if n_processes > 1:
-            from torch.distributed.nn.functional import all_gather  # not in all builds of torch
-
-            vectors = torch.cat(all_gather(vectors.contiguous()))
+            vectors = all_gather_with_grad(vectors.contiguous())
         is_cosine = self.similarity == "cosine"
         loss, accuracy = contrast(
             vectors,

@@ -14,21 +14,17 @@ paper, one encoder serves query and context, and contexts have no titles.
 """
 
 import hashlib
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import chain, groupby, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
 import torch
-from datasets import (
-    Dataset,
-    Features,
-    List,
-    Value,
-)
+from datasets import Dataset, Features, List, Value
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
@@ -83,25 +79,25 @@ class BlockBuilder:
 
     def _tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each document, int32, and where its sentences begin among them."""
+        # Arrays, because one document may be a whole library.
+        ids, sentences = ([array(kind) for _ in texts] for kind in "iq")
         parts = [(i, part) for i, text in enumerate(texts) for part in _cut_text(text or "")]
-        chunks = in_chunks(parts, most=_CHUNK, text=itemgetter(1))
-        tokenized = chain.from_iterable(map(self._tokenize_parts, chunks))
-        for _, document in groupby(tokenized, key=itemgetter(0)):
-            _, ids, starts = zip(*document, strict=True)
-            offsets = np.cumsum([0, *map(len, ids[:-1])])
-            yield np.concatenate(ids), np.concatenate(list(map(np.add, starts, offsets)))
-
-    def _tokenize_parts(
-        self, parts: list[tuple[int, str]]
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """The same for parts of documents, each with the place of its document."""
-        options: dict[str, Any] = {"add_special_tokens": False, "return_offsets_mapping": True}
-        encoded = self.tokenizer([text for _, text in parts], verbose=False, **options)
-        columns = (parts, encoded["input_ids"], encoded["offset_mapping"])
-        for (number, text), ids, offsets in zip(*columns, strict=True):
-            spans = np.array(offsets, dtype=np.int64).reshape(-1, 2)
-            sentences = self._cut_sentences(text, spans, _first_tokens(text, spans).tolist())
-            yield number, np.array(ids, dtype=np.int32), np.array([*sentences], dtype=np.int64)
+        for chunk in in_chunks(parts, most=_CHUNK, text=itemgetter(1)):
+            encoded = self.tokenizer(
+                [text for _, text in chunk],
+                add_special_tokens=False,
+                return_offsets_mapping=True,
+                verbose=False,
+            )
+            columns = (chunk, encoded["input_ids"], encoded["offset_mapping"])
+            for (i, text), tokens, offsets in zip(*columns, strict=True):
+                spans = np.array(offsets, dtype=np.int64).reshape(-1, 2)
+                first = _first_tokens(text, spans).tolist()
+                n_before, starts = len(ids[i]), self._cut_sentences(text, spans, first)
+                sentences[i].extend(n_before + start for start in starts)
+                ids[i].extend(tokens)
+        for document in zip(ids, sentences, strict=True):
+            yield np.array(document[0], dtype=np.int32), np.array(document[1], dtype=np.int64)
 
     def _cut_sentences(self, text: str, spans: np.ndarray, sentences: list[int]) -> Iterator[int]:
         """Where sentences begin, and where those that are longer than a block are cut.

@@ -7,13 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from datasets import (
-    Dataset,
-    Features,
-    Value,
-    concatenate_datasets,
-    load_from_disk,
-)
+from datasets import Dataset, Features, Value, concatenate_datasets, load_from_disk
 from datasets.config import DATASET_STATE_JSON_FILENAME
 
 from modeling_condenser.collection.beir import CORPUS_FILE
@@ -74,14 +68,11 @@ def read_sources(corpus: Any) -> list[Source]:
     Raises:
         ValueError: a field is wrong, or a name is not text, such as 2024 without quotes in YAML.
     """
-    match corpus:
-        case list():
-            return [source for part in corpus for source in read_sources(part)]
-        case Source():
-            return [corpus]
-        case Mapping():
-            return list(fill(corpus, Source))
-    return list(fill({"path": corpus}, Source))
+    if isinstance(corpus, list):
+        return [source for part in corpus for source in read_sources(part)]
+    if isinstance(corpus, Source):
+        return [corpus]
+    return list(fill(corpus if isinstance(corpus, Mapping) else {"path": corpus}, Source))
 
 
 def load_documents(corpus: Any) -> Dataset:
@@ -94,19 +85,17 @@ def load_documents(corpus: Any) -> Dataset:
         ValueError: a field of a source is wrong, or files cannot be read, are of several kinds, or
             have no text column.
     """
-    parts = [_load_source(source) for source in read_sources(corpus)]
+    parts = []
+    for source in read_sources(corpus):
+        rows, n_joined = _load_texts(source), source.join_rows
+        if n_joined > 1:
+            rows = rows.map(_join_rows, batched=True, batch_size=n_joined)
+        parts.append(rows)
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts)
 
 
-def _load_source(source: Source) -> Dataset:
-    rows = _load_texts(source)
-    if source.join_rows > 1:
-        rows = rows.map(
-            lambda rows: {"text": [" ".join(filter(None, rows["text"]))]},
-            batched=True,
-            batch_size=source.join_rows,
-        )
-    return rows
+def _join_rows(rows: Mapping[str, list[str | None]]) -> dict[str, list[str]]:
+    return {"text": [" ".join(filter(None, rows["text"]))]}
 
 
 def select_text(rows: Dataset, column: str, *, name: str, advice: str) -> Dataset:

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import find_tokenizer
+from modeling_condenser.encoding.unknown_tokens import warn_of_unknown
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import use_packing, why_not_packed
 
@@ -35,7 +36,7 @@ from .data import (
     fingerprint_blocks,
 )
 from .documents import select_text
-from .survey import survey, warn_of_unknown, with_two_parts
+from .survey import survey, with_two_parts
 from .tsdae import DenoisingCollator, add_decoder
 from .warm_start import check_fit
 

@@ -2,13 +2,12 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from modeling_condenser.losses import IGNORE_INDEX
@@ -30,6 +29,13 @@ from .examples import (
 from .probe import probe
 from .tsdae import remove_decoder
 from .warm_start import fingerprint_start
+
+_PROBED = ("head_accuracy", "late_accuracy", "swap_cost")
+_UNSUPPORTED = {
+    "model_init": "build a model and a trainer for each trial, with an output_dir of its own",
+    "data_collator": "the objective has its own",
+    "compute_metrics": "read eval_loss, or measure readiness with a ReadinessCallback",
+}
 
 
 class CondenserTrainer(ResumableTrainer):
@@ -72,9 +78,7 @@ class CondenserTrainer(ResumableTrainer):
         processing_class: Any = None,
         **kwargs: Any,
     ):
-        _check_arguments(args)
-        _refuse_unsupported(model, kwargs)
-        _check_objective(args.objective, self, model)
+        _check(self, model, args, kwargs)
         self.facts: dict[str, Any] = {"objective": args.objective}  # for the model card
         self.batches: TokenBudgetBatches | None = None
         rows = None if train_dataset is None else as_rows(train_dataset, name="train_dataset")
@@ -133,9 +137,8 @@ class CondenserTrainer(ResumableTrainer):
         """As `ResumableTrainer.train`; TSDAE's decoder is removed from the model at the end."""
         self._since = None
         output = super().train(*args, **kwargs)
-        model: Any = self.accelerator.unwrap_model(self.model)
         if self.args.objective == "tsdae":
-            remove_decoder(model)
+            remove_decoder(self.accelerator.unwrap_model(self.model))
         return output
 
     def get_train_dataloader(self) -> DataLoader:
@@ -164,20 +167,17 @@ class CondenserTrainer(ResumableTrainer):
 
     def _count_targets(self, samples: Sequence[Mapping[str, Any]]) -> None:
         """Count what the losses of a step are divided by, except the masked tokens."""
-        self._counts, first = {}, samples[0] if samples else {}
-        if "bow_targets" in first:
-            targets = (sample["bow_targets"] for sample in samples)
-            has_bag = ((bags != IGNORE_INDEX).any(dim=1) for bags in targets)
-            self._counts["num_bags_in_batch"] = self._count(has_bag)
-        if "head_targets" in first:
-            is_predicted = (sample["head_targets"] != IGNORE_INDEX for sample in samples)
-            self._counts["num_head_items_in_batch"] = self._count(is_predicted)
-
-    def _count(self, marks: Iterable[torch.Tensor]) -> torch.Tensor:
-        """Sum over micro-batches, and over processes if the library's own count does."""
-        total = torch.stack([marked.sum().to(self.args.device) for marked in marks]).sum()
-        is_shared = self.args.average_tokens_across_devices
-        return self.accelerator.reduce(total) if is_shared else total
+        self._counts = {}
+        counted = {"num_bags_in_batch": "bow_targets", "num_head_items_in_batch": "head_targets"}
+        for name, column in counted.items():
+            marks = [sample[column] != IGNORE_INDEX for sample in samples if column in sample]
+            if column == "bow_targets":  # blocks, not tokens
+                marks = [is_in_bag.any(dim=1) for is_in_bag in marks]
+            if marks:
+                total = torch.stack([marked.sum().to(self.args.device) for marked in marks]).sum()
+                # Over processes, if the library's own count is.
+                is_shared = self.args.average_tokens_across_devices
+                self._counts[name] = self.accelerator.reduce(total) if is_shared else total
 
     def _probe(self) -> dict[str, float]:
         """Measures of this step's batch; none under FSDP, which shards the model."""
@@ -186,8 +186,7 @@ class CondenserTrainer(ResumableTrainer):
         batch = self._prepare_inputs(self.choose_probed(self._batch))
         with self.accelerator.autocast():
             found = probe(self.accelerator.unwrap_model(self.model), [batch])
-        names = ("head_accuracy", "late_accuracy", "swap_cost")
-        return {name: found[name] for name in names if name in found}
+        return {name: found[name] for name in _PROBED if name in found}
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The first blocks of a batch: with padding they have at most twice its tokens."""
@@ -286,8 +285,10 @@ class CondenserTrainer(ResumableTrainer):
         """Save the model, with its provenance beside it."""
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
-            folder = Path(output_dir or str(self.args.output_dir))
-            provenance.write_provenance(folder, self._describe_training())
+            settings = self.identity.settings
+            own = provenance.Stage(provenance.PRETRAINING, provenance.publishable(settings), {})
+            stages = [*provenance.read_start(settings.get("encoder", "")), self.describe_run(own)]
+            provenance.write_provenance(Path(output_dir or str(self.args.output_dir)), stages)
 
     def script_settings(self) -> dict[str, Any]:
         """As `ResumableTrainer.script_settings`, with the encoder and the settings of the head."""
@@ -297,15 +298,19 @@ class CondenserTrainer(ResumableTrainer):
         stated = {name: value for name, value in settings.items() if value is not None}
         return {**stated, **super().script_settings()}
 
-    def _describe_training(self) -> list[provenance.Stage]:
-        """The stages of the model so far, with the running one."""
-        settings = self.identity.settings
-        own = provenance.Stage(provenance.PRETRAINING, provenance.publishable(settings), {})
-        start = provenance.read_start(settings.get("encoder", ""))
-        return [*start, self.describe_run(own)]
 
-
-def _check_arguments(args: TrainingArguments) -> None:
+def _check(
+    trainer: Any, model: Any, args: CondenserTrainingArguments, options: Mapping[str, Any]
+) -> None:
+    """Raise a ValueError for what the objective and this trainer do not support."""
+    for name, instead in _UNSUPPORTED.items():
+        if options.get(name) is not None:
+            raise ValueError(f"{name} is not supported by this trainer: {instead}.")
+    if hasattr(model, "peft_config"):
+        raise ValueError(
+            "The model has adapters of PEFT, which this trainer does not support: pass the model "
+            "itself, of which all weights are trained."
+        )
     if args.label_smoothing_factor:
         raise ValueError(
             f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer would drop "
@@ -316,25 +321,7 @@ def _check_arguments(args: TrainingArguments) -> None:
             f"One process sees {args.n_gpu} GPUs, but a batch is for one: start a process for each "
             "with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
         )
-
-
-def _refuse_unsupported(model: Any, options: Mapping[str, Any]) -> None:
-    advice = {
-        "model_init": "build a model and a trainer for each trial, with an output_dir of its own",
-        "data_collator": "the objective has its own",
-        "compute_metrics": "read eval_loss, or measure readiness with a ReadinessCallback",
-    }
-    for name, instead in advice.items():
-        if options.get(name) is not None:
-            raise ValueError(f"{name} is not supported by this trainer: {instead}.")
-    if hasattr(model, "peft_config"):
-        raise ValueError(
-            "The model has adapters of PEFT, which this trainer does not support: pass the model "
-            "itself, of which all weights are trained."
-        )
-
-
-def _check_objective(objective: str, trainer: Any, model: Any) -> None:
+    objective = args.objective
     needs_head = objective in WITH_HEAD
     if objective not in trainer.objectives or hasattr(model, "run_head") != needs_head:
         raise ValueError(

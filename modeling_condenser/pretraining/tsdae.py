@@ -5,11 +5,15 @@ for Unsupervised Sentence Embedding Learning": each word of a text is deleted wi
 0.6, the encoder reads the rest, and a decoder, whose cross-attention sees the dense vector only,
 predicts the whole text from left to right. Encoder and decoder share their weights. Words are those
 of whole-word masking, and the loss is averaged over the tokens of an optimiser step.
+
+sentence-transformers has this loss too, but its checkpoints lack the decoder, so a run could not be
+resumed, and it knows neither prompts nor accumulated batches.
 """
 
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,31 +56,23 @@ class DenoisingCollator:
         blocks, keys = self.collator.read(examples)
         ids, is_text, is_token = self.collator.frame(blocks, prompted=False)
         words = self.collator.word_starts.number_words(ids, is_text)
-        kept = _choose_kept(words, is_text, keys, self.deletion_probability)
-        left = [row[is_kept] for row, is_kept in zip(ids, kept, strict=True)]
-        noisy_ids, _, is_noisy_token = self.collator.frame(left)
-        labels = np.where(is_token, ids, IGNORE_INDEX)
-        labels[:, 0] = IGNORE_INDEX
+        # A token outside words is a word.
+        begins = is_text & ((words < 0) | (words != np.roll(words, 1, axis=1)))
+        words = np.maximum(begins.cumsum(axis=1) - 1, 0)
+        draws = uniforms(keys, int(words.max()) + 1, stream=DELETION_STREAM)
+        draws = np.where(is_text, np.take_along_axis(draws, words, axis=1), -1)  # (B, T)
+        is_kept = (draws >= self.deletion_probability) | (draws == draws.max(axis=1, keepdims=True))
+        kept = [row[mask] for row, mask in zip(ids, is_text & is_kept, strict=True)]
+        noisy_ids, _, is_noisy_token = self.collator.frame(kept)
+        is_predicted = is_token & (np.arange(ids.shape[1]) > 0)
         batch = {
             "input_ids": ids,
             "attention_mask": is_token,
-            "labels": labels,
+            "labels": np.where(is_predicted, ids, IGNORE_INDEX),
             "noisy_input_ids": noisy_ids,
             "noisy_attention_mask": is_noisy_token,
         }
         return {name: torch.from_numpy(values).long() for name, values in batch.items()}
-
-
-def _choose_kept(
-    words: np.ndarray, is_text: np.ndarray, keys: np.ndarray, deletion_probability: float
-) -> np.ndarray:
-    """Tokens of the words that are not deleted, (B, T) bool; a token outside words is a word."""
-    begins = is_text & ((words < 0) | (words != np.roll(words, 1, axis=1)))
-    numbers = np.maximum(begins.cumsum(axis=1) - 1, 0)
-    draws = uniforms(keys, int(numbers.max()) + 1, stream=DELETION_STREAM)
-    draws = np.where(is_text, np.take_along_axis(draws, numbers, axis=1), -1)  # (B, T)
-    # The word with the largest draw is always kept, so at least one random word remains.
-    return is_text & ((draws >= deletion_probability) | (draws == draws.max(axis=1, keepdims=True)))
 
 
 def add_decoder(model: Any, *, seed: int = 0) -> None:
@@ -97,33 +93,32 @@ def add_decoder(model: Any, *, seed: int = 0) -> None:
     config.is_decoder = config.add_cross_attention = True
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        decoder = AutoModel.from_config(config)
+        model.head = AutoModel.from_config(config)
     for name, parameter in encoder.named_parameters():
         place, _, own = name.rpartition(".")
-        setattr(decoder.get_submodule(place), own, parameter)
+        setattr(model.head.get_submodule(place), own, parameter)
         model._tied_weights_keys[f"head.{name}"] = f"condenser.encoder.{name}"  # saved once
-    model.head = decoder
+    model.forward = partial(reconstruct, model)  # of the instance: checkpoints copy the class
 
-    def forward(
-        input_ids: torch.Tensor,
-        labels: torch.Tensor,
-        noisy_input_ids: torch.Tensor,
-        noisy_attention_mask: torch.Tensor,
-        num_items_in_batch: Any = None,
-        **_: Any,
-    ) -> dict[str, torch.Tensor]:
-        """The loss of a `DenoisingCollator`'s batch, its sum divided by `num_items_in_batch`."""
-        mask = noisy_attention_mask
-        late = encoder(noisy_input_ids, attention_mask=mask).last_hidden_state
-        vectors = pool(late, model.config.pooling, attention_mask=mask)  # (B, 1, H)
-        output = decoder(input_ids[:, :-1], encoder_hidden_states=vectors, use_cache=False)
-        targets = labels[:, 1:]
-        is_predicted = targets != IGNORE_INDEX
-        logits = widen(model.lm_head(output.last_hidden_state[is_predicted]))
-        loss = F.cross_entropy(logits, targets[is_predicted], reduction="sum")
-        return {"loss": loss / (len(logits) if num_items_in_batch is None else num_items_in_batch)}
 
-    model.forward = forward  # of the instance, because checkpoints copy the class
+def reconstruct(
+    model: Any,
+    input_ids: torch.Tensor,
+    labels: torch.Tensor,
+    noisy_input_ids: torch.Tensor,
+    noisy_attention_mask: torch.Tensor,
+    num_items_in_batch: Any = None,
+    **_: Any,
+) -> dict[str, torch.Tensor]:
+    """The loss of a `DenoisingCollator`'s batch, its sum divided by `num_items_in_batch`."""
+    late = model.condenser(noisy_input_ids, attention_mask=noisy_attention_mask).last_hidden_state
+    vectors = pool(late, model.config.pooling, attention_mask=noisy_attention_mask)  # (B, 1, H)
+    hidden = model.head(input_ids[:, :-1], encoder_hidden_states=vectors, use_cache=False)[0]
+    targets = labels[:, 1:]
+    is_predicted = targets != IGNORE_INDEX
+    logits = widen(model.lm_head(hidden[is_predicted]))
+    loss = F.cross_entropy(logits, targets[is_predicted], reduction="sum")
+    return {"loss": loss / (len(logits) if num_items_in_batch is None else num_items_in_batch)}
 
 
 def remove_decoder(model: Any) -> None:

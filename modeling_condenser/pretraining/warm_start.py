@@ -99,15 +99,16 @@ def _start(
     config = open_config(name, **kwargs)
     if config.model_type == CondenserConfig.model_type:
         change_config(config.encoder_config, changes or {})
+        start, _ = _open(CondenserForMaskedLM, name, config, **kwargs)
+        encoder, lm_head = start.condenser.encoder, start.lm_head
         how = {name: getattr(config, name) for name in ("pooling", "encoding", "lm_head_is_new")}
         how["pooling"] = pooling or config.pooling
     else:
         change_config(config, changes or {})
         check_encoder(config)
         how = read_encoding(name, config.architectures, pooling, **kwargs)
-    encoder, lm_head = _load_parts(name, config, **kwargs)
-    if lm_head is None:
-        how["lm_head_is_new"] = "encoding" in how
+        encoder, lm_head = _load_parts(name, config, **kwargs)
+        how["lm_head_is_new"] = lm_head is None and "encoding" in how
     model = model_class(CondenserConfig(encoder_config=encoder.config, **head, **how))
     model.condenser.encoder.load_state_dict(encoder.state_dict())
     if lm_head is not None:
@@ -117,10 +118,7 @@ def _start(
 
 
 def _load_parts(name_or_path: str, config: Any, **kwargs: Any) -> tuple[Any, nn.Module | None]:
-    """Open the backbone and, if there is one, the LM head."""
-    if config.model_type == CondenserConfig.model_type:
-        model, _ = _open(CondenserForMaskedLM, name_or_path, config, **kwargs)
-        return model.condenser.encoder, model.lm_head
+    """Open the backbone of a plain encoder and, if there is one, its LM head."""
     encoder, missing = _open(AutoModel, name_or_path, config, **kwargs)
     of_pooler = {key for key in missing if key.startswith("pooler.")}
     refuse_incomplete(name_or_path, missing - of_pooler, set())

@@ -1,11 +1,13 @@
 """Train in a run folder: check the settings, train, record and save."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers import set_seed
+from accelerate.utils import broadcast_object_list
+from transformers import TrainerCallback, set_seed
 from transformers.trainer_callback import ProgressCallback
 
 from modeling_condenser.runs.recipe import fill
@@ -21,6 +23,9 @@ from modeling_condenser.runs.whole_files import write_json
 
 logger = logging.getLogger(__name__)
 
+_LOG_ENTRIES, _MINUTES = 20, 5  # of a run, and between two checkpoints, if nothing is stated
+_NEVER = 10**9  # steps; the Trainer saves after the last step in any case
+
 
 class LossBar(ProgressCallback):
     """The Trainer's bar, but it shows the loss instead of printing all log entries."""
@@ -28,6 +33,25 @@ class LossBar(ProgressCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if self.training_bar is not None and logs and "loss" in logs:
             self.training_bar.set_postfix_str(f"loss {float(logs['loss']):.3f}", refresh=False)
+
+
+class Pace(TrainerCallback):
+    """States how often is logged and saved; saves whenever five minutes have passed, if timed."""
+
+    def __init__(self, *, is_timed: bool):
+        self.is_timed = is_timed
+        self._saved = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._saved = time.monotonic()
+        saving = f", a checkpoint every {_MINUTES} minutes and at the end" if self.is_timed else ""
+        steps, every = state.max_steps, state.logging_steps
+        logger.info("%d steps: a log entry every %d%s.", steps, every, saving)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        is_due = time.monotonic() - self._saved >= 60 * _MINUTES
+        if self.is_timed and broadcast_object_list([is_due])[0]:  # by the first process's clock
+            self._saved, control.should_save = time.monotonic(), True
 
 
 def run_training(
@@ -40,6 +64,8 @@ def run_training(
     """Train in the run folder of these settings, or resume; write record, log and model.
 
     Settings, model and data are checked before anything is written. A finished run is not changed.
+    Where the settings do not say otherwise, there are about 20 log entries, and a checkpoint every
+    five minutes and at the end, of which the last two are kept.
 
     Args:
         settings: fields of both classes.
@@ -58,6 +84,11 @@ def run_training(
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
+    settings_of_saving = {"save_steps", "save_strategy", "load_best_model_at_end"}
+    is_timed = not settings_of_saving & {*defaults, *settings}
+    defaults = {"logging_steps": 1 / _LOG_ENTRIES, **defaults}
+    if is_timed:
+        defaults = {"save_steps": _NEVER, "save_total_limit": 2, **defaults}
     recipe, arguments = fill({**defaults, **settings}, recipe_class, arguments_class)
     run_folder = Path(arguments.output_dir)
     model_folder = run_folder / MODEL_FOLDER
@@ -77,6 +108,7 @@ def run_training(
     if is_finished:
         logger.info("%s is finished.", run_folder)
         return model_folder
+    trainer.add_callback(Pace(is_timed=is_timed))
     if trainer.pop_callback(ProgressCallback):
         trainer.add_callback(LossBar)
     trainer.train(arguments.resume_from_checkpoint)

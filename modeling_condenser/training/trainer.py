@@ -71,7 +71,7 @@ class ResumableTrainer(Trainer):
     facts: dict[str, Any]
     settings: Mapping[str, Any] | None = None
     drawn_anew: Sequence[Any] = ()
-    push_in_progress: Any  # which transformers annotates with None
+    push_in_progress: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -124,9 +124,15 @@ class ResumableTrainer(Trainer):
             FileNotFoundError: there is no complete checkpoint, but True was given.
         """
         with self.args.main_process_first(desc="finding the checkpoint"):
-            resume = self._enter_folder(resume_from_checkpoint)
-        first = _step(Path(resume)) if resume else None
-        before = read_manifest(Path(resume)).get("train_seconds", 0.0) if resume else 0.0
+            checkpoint = self._enter_folder(resume_from_checkpoint)
+        resume, before, first = None, 0.0, None
+        if checkpoint is not None:
+            state = _state(checkpoint)
+            resume, first = str(checkpoint), state.global_step
+            if self.args.logging_steps < 1:  # a share of all steps, which are now known
+                self.args.logging_steps = state.logging_steps
+            before = read_manifest(checkpoint).get("train_seconds", 0.0)
+            logger.warning("Resuming from %s, step %d.", checkpoint, first)
         self._started, self._ended = time.perf_counter() - before, None
         output = super().train(resume_from_checkpoint=resume, **kwargs)
         self._ended = time.perf_counter()
@@ -139,36 +145,34 @@ class ResumableTrainer(Trainer):
             )
         if self.state.global_step == first:
             logger.warning("The run was trained to its end before: no step was trained.")
-        return output._replace(training_loss=output.metrics["train_loss"])
+        return output
 
-    def _enter_folder(self, asked: str | bool | None) -> str | None:
+    def _enter_folder(self, asked: str | bool | None) -> Path | None:
         """Find the checkpoint to resume from, and refuse a folder or checkpoint of another run."""
         folder, identity = Path(str(self.args.output_dir)), self.identity
-        resume = asked if isinstance(asked, str) else None
-        if resume is None and asked is not False and (last := last_whole_checkpoint(folder)):
-            resume = str(last)
-        if resume is None and asked is True:
-            raise FileNotFoundError(f"{folder} has no complete checkpoint to resume.")
         if self.settings is None and (folder / RUN_FILE).is_file():
             raise ValueError(f"{folder} holds the run of a recipe: choose another output_dir.")
+        last = last_whole_checkpoint(folder)
+        checkpoint = Path(asked) if isinstance(asked, str) else last
         if asked is False:
-            for checkpoint in all_checkpoints(folder) if self.is_world_process_zero() else ():
-                logger.warning("Starting again: removing %s.", checkpoint)
-                shutil.rmtree(checkpoint)
-        elif resume is not None:
+            checkpoint = None
+            for older in all_checkpoints(folder) if self.is_world_process_zero() else ():
+                logger.warning("Starting again: removing %s.", older)
+                shutil.rmtree(older)
+        elif asked is True and checkpoint is None:
+            raise FileNotFoundError(f"{folder} has no complete checkpoint to resume.")
+        if checkpoint is not None:
             if asked is None:
                 check_run_folder(folder, identity)
-            check_checkpoint(Path(resume), identity)
-            newest, step = last_whole_checkpoint(folder), _step(Path(resume))
-            if newest and _step(newest) > step:
+            check_checkpoint(checkpoint, identity)
+            if last and _state(last).global_step > _state(checkpoint).global_step:
                 raise ValueError(
-                    f"{newest} is newer than {resume}, and a later resume would take it: choose "
+                    f"{last} is newer than {checkpoint}, and a later resume would take it: choose "
                     "another output_dir, or remove the newer checkpoints."
                 )
-            logger.warning("Resuming from %s, step %d.", resume, step)
         if self.settings is None and self.is_world_process_zero():
             write_settings(folder, identity.settings)
-        return resume
+        return checkpoint
 
     @property
     def train_seconds(self) -> float:
@@ -178,15 +182,6 @@ class ResumableTrainer(Trainer):
     def leave_out(self, seconds: float) -> None:
         """Do not count these seconds as training, because something else took them."""
         self._started += seconds if self._ended is None else 0.0
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """The Trainer's log; the last entry of a resumed run states the loss of all its steps."""
-        losses = [entry for entry in self.state.log_history if "loss" in entry]
-        if "train_loss" in logs and losses:
-            steps = [0, *(entry["step"] for entry in losses)]
-            sums = (e["loss"] * (e["step"] - last) for e, last in zip(losses, steps, strict=False))
-            logs["train_loss"] = sum(sums) / steps[-1]
-        super().log(logs, start_time)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Refuse a checkpoint that does not fit the model; it stores shared weights once."""
@@ -227,8 +222,7 @@ class ResumableTrainer(Trainer):
 
     @property
     def _is_uploading(self) -> bool:
-        push = getattr(self, "push_in_progress", None)  # set in the process that pushes
-        return push is not None and not push.is_done()
+        return self.push_in_progress is not None and not self.push_in_progress.is_done()
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Push a checkpoint, with its training state if the strategy says so."""
@@ -236,10 +230,11 @@ class ResumableTrainer(Trainer):
         is_skipped = self._is_uploading and not self.args.hub_always_push
         if strategy == HubStrategy.END or is_skipped:
             return
-        write_card(Path(checkpoint_folder), name=self.hub_model_id)
+        folder = Path(checkpoint_folder)
+        write_card(folder, name=self.hub_model_id)
         without = TRAINING_STATE if strategy == HubStrategy.EVERY_SAVE else [TRAINING_ARGS_NAME]
         message = f"Training in progress, step {self.state.global_step}"
-        upload = self._upload(Path(checkpoint_folder), message, without=without)
+        upload = self._upload(folder, message, without=without)
         upload.add_done_callback(_warn_of_failure)
         jobs: Any = [upload]
         self.push_in_progress = PushInProgress(jobs)
@@ -285,26 +280,13 @@ class ResumableTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         return model_folder
 
-    def _upload(
-        self,
-        folder: Path,
-        message: str,
-        *,
-        token: str | None = None,
-        revision: str | None = None,
-        without: Sequence[str] = (),
-    ) -> Future:
-        """Commit a folder in the background."""
+    def _upload(self, folder: Path, message: str, **how: Any) -> Future:
+        """Commit a folder in the background; `how` is for `commit_folder`."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        return run_as_future(
-            commit_folder,
-            folder,
-            str(self.hub_model_id),
-            message=message,
-            token=token or self.args.hub_token,
-            revision=revision or self.args.hub_revision,
-            without=without,
-        )
+        default = {"token": self.args.hub_token, "revision": self.args.hub_revision}
+        stated = {name: value for name, value in how.items() if value is not None}
+        name = str(self.hub_model_id)
+        return run_as_future(commit_folder, folder, name, message=message, **{**default, **stated})
 
 
 class _SetEpoch(TrainerCallback):
@@ -323,5 +305,5 @@ def _warn_of_failure(upload: Future) -> None:
         logger.warning("The push failed, and the training continues: %s", error)
 
 
-def _step(checkpoint: Path) -> int:
-    return TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).global_step
+def _state(checkpoint: Path) -> TrainerState:
+    return TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))

@@ -17,9 +17,9 @@ TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She 
 FILES = ["c.txt", "c.jsonl", "c.v1.jsonl.gz", "c.csv", "c.parquet"]
 
 
-def write(file: Path, texts: list[str], *, column: str = "text") -> Path:
+def write(file: Path, texts: list[Any], *, column: str = "text", **others: Any) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
-    rows = pd.DataFrame({"id": range(len(texts)), column: texts})
+    rows = pd.DataFrame({"number": range(len(texts)), **others, column: texts})
     match file.suffix:
         case ".txt":
             file.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
@@ -51,6 +51,8 @@ def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path):
     write(tmp_path / "c" / "later" / "a.jsonl", TEXTS[2:])
     (tmp_path / "c" / "empty.jsonl").touch()
     (tmp_path / "c" / "notes.md").write_text("not a document")
+    for hidden in ("._a.txt", ".ipynb_checkpoints/a-checkpoint.txt", "sub/.old/a.txt"):
+        write(tmp_path / "c" / hidden, TEXTS[1:])
     assert read(tmp_path / "c") == read(f"{tmp_path}/c/**/*.jsonl") == TEXTS
     assert read(f"{tmp_path}/c/[ab].jsonl") == TEXTS[:2]
 
@@ -71,18 +73,10 @@ def test_documents_of_several_kinds_are_read_as_collect_reads_them(tmp_path, cap
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_other_columns_may_differ_between_rows_and_files(kind, tmp_path):
+def test_other_columns_may_differ_between_files(kind, tmp_path):
     others: list[dict[str, Any]] = [{"id": 1, "date": None}, {"url": "x", "date": "2024-01-01"}, {}]
     for i, (text, columns) in enumerate(zip(TEXTS, others, strict=True)):
-        row = pd.DataFrame([{**columns, "text": text}])
-        file = tmp_path / f"{i}.{kind}"
-        match kind:
-            case "csv":
-                row.to_csv(file, index=False)
-            case "parquet":
-                row.to_parquet(file)
-            case _:
-                row.to_json(file, orient="records", lines=True)
+        write(tmp_path / f"{i}.{kind}", [text], **columns)
     assert read(tmp_path) == TEXTS
 
 
@@ -94,14 +88,10 @@ def test_a_column_that_few_rows_have_is_read_and_one_that_none_has_is_refused(tm
         load_documents(Source(str(file), text_column="body"))
 
 
-def test_words_for_nothing_are_text_and_null_is_no_text_in_every_kind_of_file(tmp_path):
+@pytest.mark.parametrize("name", ["c.csv", "c.parquet", "c.jsonl"])
+def test_words_for_nothing_are_text_and_null_is_no_text(name, tmp_path):
     texts = ["null", "NA", "1.50", "None", None]
-    table = pd.DataFrame({"id": range(5), "text": texts})
-    table.to_csv(tmp_path / "c.csv", index=False)
-    table.to_parquet(tmp_path / "c.parquet")
-    table.to_json(tmp_path / "c.jsonl", orient="records", lines=True)
-    for file in tmp_path.iterdir():
-        assert [text or None for text in read(file)] == texts
+    assert [text or None for text in read(write(tmp_path / name, texts))] == texts
 
 
 @pytest.mark.parametrize("name", ["docs [2024]", "notes[v2].txt", "*.txt", "2024_05", "0123"])
@@ -119,13 +109,6 @@ def test_a_number_is_no_name_of_a_corpus():
         fill({"encoder": "starter", "corpus": 202405}, PretrainingRecipe)
 
 
-def test_hidden_files_of_a_folder_are_skipped(tmp_path):
-    write(tmp_path / ".corpus" / "a.txt", TEXTS[:1])
-    for hidden in ("._a.txt", ".ipynb_checkpoints/a-checkpoint.txt", "sub/.old/a.txt"):
-        write(tmp_path / ".corpus" / hidden, TEXTS[1:])
-    assert read(tmp_path / ".corpus") == TEXTS[:1]
-
-
 def test_files_are_stored_once_until_they_change(tmp_path):
     file = write(tmp_path / "c.txt", TEXTS)
     first, second = load_documents(str(file)), load_documents(str(file))
@@ -135,15 +118,11 @@ def test_files_are_stored_once_until_they_change(tmp_path):
     assert load_documents(str(file))._fingerprint != first._fingerprint
 
 
-def test_a_data_set_saved_to_disk_is_opened(tmp_path):
+def test_a_saved_data_set_and_the_passages_of_a_collection_are_read(tmp_path):
     Dataset.from_dict({"text": TEXTS, "id": [1, 2, 3]}).save_to_disk(tmp_path / "saved")
-    assert read(tmp_path / "saved") == TEXTS
-
-
-def test_of_a_collection_the_passages_are_read(tmp_path):
     write(tmp_path / "c" / "corpus.jsonl.gz", TEXTS)
     write(tmp_path / "c" / "queries.jsonl", ["not a document"])
-    assert read(tmp_path / "c") == TEXTS
+    assert read(tmp_path / "saved") == read(tmp_path / "c") == TEXTS
     assert len(read("health")) == len(load_passages("health"))
 
 

@@ -150,7 +150,6 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
         ({"tokenizer": "FOLDER/larger"}, "resize_token_embeddings"),
         ({"max_length": 100}, "positions for 64 tokens"),
         ({"mlm_probability": 1.5}, "mlm_probability is 1.5"),
-        ({"learning_rat": 1}, "'learning_rat'.*'learning_rate'"),
         ({"packed": True, "attn_implementation": "eager"}, "leave one of the two out"),
         ({"bow_weight_end": 0.1}, "bow_weight is 0: set bow_weight, too"),
         ({"objective": "ict", "removal_probability": 1.5}, "removal_probability is 1.5"),

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import nn
 from transformers import TrainerCallback, set_seed
 
 from modeling_condenser import (
@@ -122,7 +121,7 @@ def test_a_named_checkpoint_may_have_other_settings_but_not_other_data(make, tmp
     assert make(name="b").train(resume_from_checkpoint=first).global_step == 2
 
 
-def test_loss_and_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monkeypatch):
+def test_the_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monkeypatch):
     warnings: list[str] = []
     monkeypatch.setattr(
         transformers.trainer.logger, "warning", lambda text, *_: warnings.append(text)
@@ -130,11 +129,7 @@ def test_loss_and_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monk
     kill_after(make(max_steps=4, save_steps=2), 3)
     trainer = make(max_steps=4, save_steps=2)
     output = trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len(losses) == 4
-    mean = sum(losses) / 4
-    assert output.training_loss == pytest.approx(mean, rel=1e-5)
-    assert trainer.state.log_history[-1]["train_loss"] == pytest.approx(mean, rel=1e-5)
+    assert [entry["step"] for entry in trainer.state.log_history if "loss" in entry] == [1, 2, 3, 4]
     assert trainer.run_facts()["train_seconds"] > output.metrics["train_runtime"]
     assert not warnings  # of missing keys, which are tied weights
 
@@ -144,19 +139,3 @@ def test_a_checkpoint_that_does_not_fit_the_model_is_refused(make, bert_folder):
     larger = condenser_from_encoder(str(bert_folder), n_head_layers=3)
     with pytest.raises(ValueError, match=r"does not fit the model: weights are missing .*head\.2"):
         make(model=larger).train(resume_from_checkpoint=True)
-
-
-def test_what_the_trainer_does_not_support_is_refused(make, start, texts, tmp_path):
-    arguments = CondenserTrainingArguments(str(tmp_path / "run"), **SETTINGS)
-    for options, message in (
-        ({"model": None, "model_init": lambda: start}, "model_init is not supported .*output_dir"),
-        ({"model": start, "compute_metrics": dict}, "compute_metrics is not supported"),
-        ({"model": start, "data_collator": dict}, "data_collator is not supported"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            CondenserTrainer(args=arguments, train_dataset=texts[:9], **options)
-    adapted = nn.Module()
-    adapted.peft_config = {}  # what marks a model of PEFT
-    with pytest.raises(ValueError, match="adapters of PEFT"):
-        CondenserTrainer(adapted, arguments, train_dataset=texts[:9])
-    assert not (tmp_path / "run").exists()

@@ -242,15 +242,8 @@ REFUSED = {
         lambda size: [Pooling(size, pooling_mode="mean"), Dense(size, 8)]
     ),
     "pooling max": with_modules(lambda size: [Pooling(size, pooling_mode="max")]),
-    r"pooling cls\+mean": with_modules(lambda size: [Pooling(size, pooling_mode=("cls", "mean"))]),
-    "pooling mean without the prompt": with_json("1_Pooling/config.json", include_prompt=False),
-    "similarity 'manhattan'": lambda folder, encoder: save_modules(
-        folder, encoder, lambda size: [Pooling(size)], similarity_fn_name="manhattan"
-    ),
-    "is a SparseEncoder": with_json(
-        "config_sentence_transformers.json", model_type="SparseEncoder"
-    ),
-    "is a BertForSequenceClassification": save_classifier,
+    "pooling mean without prompt": with_json("1_Pooling/config.json", include_prompt=False),
+    "modules BertForSequenceClassification": save_classifier,
     "'gpt2': it is a decoder": save_decoder,
 }
 

@@ -33,7 +33,7 @@ def test_documents_blocks_and_tokens_without_a_pair_are_counted(examples_of, cap
     assert (facts["n_documents_left_out"], facts["n_blocks_left_out"]) == (2, 1)
     assert facts["n_tokens_left_out"] == 2
     n_blocks = facts["n_blocks"] + 1
-    assert f"2 of 3 documents, 1 of {n_blocks} blocks and 2 of" in caplog.text
+    assert f"2 of 3 documents, 1 of {n_blocks} blocks, 2 of" in caplog.text
     with pytest.raises(ValueError, match="None of the 2 documents can be cut in two"):
         examples_of(rows[1:], **settings)
 

@@ -78,14 +78,6 @@ def test_the_log_holds_means_over_the_steps_since_the_last_entry_and_probing_cha
         assert torch.equal(a, b)
 
 
-def test_label_smoothing_and_several_gpus_in_one_process_are_refused(make_trainer, monkeypatch):
-    with pytest.raises(ValueError, match="label_smoothing_factor is 0.1"):
-        make_trainer(label_smoothing_factor=0.1)
-    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
-    with pytest.raises(ValueError, match="One process sees 2 GPUs.*torchrun"):
-        make_trainer()
-
-
 def naive_probe(model, texts):
     """One text at a time: with its own vector, with zeros, and with that of the text before it."""
     lates = [model.encode(t["input_ids"], t["attention_mask"])[0] for t in texts]
@@ -232,18 +224,31 @@ def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(trainer_of_text, tmp_
     assert all(torch.equal(found[name], weight) for name, weight in saved.items())
 
 
-def test_an_objective_or_a_model_that_does_not_fit_is_refused(tmp_path, bert_folder):
-    data = [{"text": "The river left."}]
-    plain = masked_lm_from_encoder(str(bert_folder))
-    with pytest.raises(ValueError, match="a CondenserForPreTraining, but .*MaskedLM"):
-        CondenserTrainer(plain, arguments(tmp_path), train_dataset=data)
-    with pytest.raises(ValueError, match="'ict' needs a ContrastiveTrainer .* a CondenserTrainer"):
-        CondenserTrainer(plain, arguments(tmp_path, objective="ict"), train_dataset=data)
-    with pytest.raises(ValueError, match="objective is 'condensr', .*; expected Literal"):
-        arguments(tmp_path, objective="condensr")
-    model = CondenserForPreTraining(CondenserConfig(encoder_config=BACKBONES["BERT"].config()))
-    with pytest.raises(ValueError, match="pass its tokenizer as processing_class"):
-        CondenserTrainer(model, arguments(tmp_path), train_dataset=data)
+def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, monkeypatch):
+    plain, model = (
+        start(str(bert_folder)) for start in (masked_lm_from_encoder, condenser_from_encoder)
+    )
+    new = CondenserForPreTraining(CondenserConfig(encoder_config=BACKBONES["BERT"].config()))
+    adapted = torch.nn.Module()
+    adapted.peft_config = {}  # what marks a model of PEFT
+    for message, options, settings in (
+        ("a CondenserForPreTraining, but .*MaskedLM", {"model": plain}, {}),
+        ("'ict' needs a ContrastiveTrainer .* a CondenserTrainer", {}, {"objective": "ict"}),
+        ("objective is 'condensr', .*; expected Literal", {}, {"objective": "condensr"}),
+        ("pass its tokenizer as processing_class", {"model": new}, {}),
+        ("model_init is not supported .*output_dir", {"model": None, "model_init": lambda: 1}, {}),
+        ("compute_metrics is not supported", {"compute_metrics": dict}, {}),
+        ("data_collator is not supported", {"data_collator": dict}, {}),
+        ("adapters of PEFT", {"model": adapted}, {}),
+        ("label_smoothing_factor is 0.1", {}, {"label_smoothing_factor": 0.1}),
+    ):
+        options = {"model": model, "train_dataset": ["The river left."], **options}
+        with pytest.raises(ValueError, match=message):
+            CondenserTrainer(args=arguments(tmp_path / "run", **settings), **options)
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
+    with pytest.raises(ValueError, match="One process sees 2 GPUs.*torchrun"):
+        CondenserTrainer(model, arguments(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(

@@ -1,0 +1,51 @@
+"""Precision by the machine."""
+
+import pytest
+import torch
+import transformers.utils
+
+from modeling_condenser.runs.recipe import choose_precision, is_bfloat16_fast, read_recipe
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Pretends to be a machine."""
+
+    def pretend(*units: str, accelerator: bool | None = None) -> None:
+        found = dict.fromkeys(("avx512_f", "avx512_bf16", "amx_bf16"), False)
+        has_one = accelerator is not None
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: has_one)
+        monkeypatch.setattr(transformers.utils, "is_torch_bf16_gpu_available", lambda: accelerator)
+        units_of_cpu = found | dict.fromkeys(units, True)
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units_of_cpu, raising=False)
+        is_bfloat16_fast.cache_clear()
+
+    yield pretend
+    is_bfloat16_fast.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("units", "accelerator", "is_fast"),
+    [
+        (["avx512_f"], None, False),
+        (["avx512_bf16"], None, True),
+        (["amx_bf16"], None, True),
+        ([], True, True),
+        (["amx_bf16"], False, False),
+    ],
+)
+def test_bfloat16_is_chosen_where_there_are_units_for_it(
+    machine, units, accelerator, is_fast, caplog
+):
+    caplog.set_level("INFO", "modeling_condenser")
+    machine(*units, accelerator=accelerator)
+    recipe = read_recipe("study/demo")
+    assert recipe["pretraining"]["bf16"] is recipe["finetuning"]["bf16"] is is_fast
+    assert recipe["search"]["dtype"] == ("bfloat16" if is_fast else "float32")
+    assert caplog.text.count("units for bfloat16") == 1
+
+
+def test_what_is_stated_is_kept(machine):
+    machine()
+    stated = {"bf16": True, "search": {"dtype": "bfloat16"}, "name": "auto"}
+    assert choose_precision(stated) == stated

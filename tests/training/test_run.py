@@ -1,0 +1,51 @@
+"""How often a run logs and saves, if its settings do not say so."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.runs.run_folder import read_log
+from modeling_condenser.training import trainer
+from tests.pretraining.short_runs import SETTINGS
+
+
+@pytest.fixture
+def train(tmp_path, bert_folder, texts, monkeypatch):
+    """Pre-trains without stated intervals, at forty seconds a step."""
+    clock = iter(range(0, 10**6, 40))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+
+    monkeypatch.setattr(trainer, "write_card", lambda folder, name: None)  # it takes seconds
+
+    def run(**changes) -> Path:
+        settings = {name: SETTINGS[name] for name in SETTINGS.keys() - {"logging_steps"}}
+        settings.pop("save_strategy")
+        (tmp_path / "corpus.txt").write_text("\n".join(texts[:20]))
+        quick = {"objective": "mlm", "per_device_train_batch_size": 1}
+        places = {"encoder": str(bert_folder), "corpus": str(tmp_path / "corpus.txt"), **quick}
+        return pretrain({**settings, **places, "output_dir": str(tmp_path / "run"), **changes})
+
+    return run
+
+
+def steps_of(run: Path) -> list[int]:
+    return sorted(int(folder.name.split("-")[1]) for folder in run.glob("checkpoint-*"))
+
+
+def test_twenty_log_entries_and_a_checkpoint_every_five_minutes_and_at_the_end(
+    train, tmp_path, caplog
+):
+    caplog.set_level("INFO", "modeling_condenser")
+    train(max_steps=21, save_total_limit=9)
+    assert [entry["step"] for entry in read_log(tmp_path / "run")] == [*range(2, 21, 2)]
+    checkpoints = steps_of(tmp_path / "run")
+    assert checkpoints[-1] == 21 and 3 <= len(checkpoints) <= 5
+    assert "21 steps: a log entry every 2, a checkpoint every 5 minutes and" in caplog.text
+
+
+def test_stated_intervals_are_kept(train, tmp_path):
+    train(max_steps=4, logging_steps=2, save_steps=3)
+    assert [entry["step"] for entry in read_log(tmp_path / "run")] == [2, 4]
+    assert steps_of(tmp_path / "run") == [3, 4]
