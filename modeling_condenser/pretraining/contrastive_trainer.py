@@ -77,12 +77,16 @@ class Chunk:
 
 
 def split_batch(
-    inputs: Mapping[str, torch.Tensor], chunk_size: int | None, *, seed: int, packed: bool
+    inputs: Mapping[str, Any], chunk_size: int | None, *, seed: int, packed: bool
 ) -> list[Chunk]:
     """Split a batch of S texts into chunks, the longest texts first, so that padding is short.
 
-    `inputs` are padded at the right, each (S, T). Without a `chunk_size` there is one chunk.
+    `inputs` are padded at the right, each (S, T). Without a `chunk_size` there is one chunk, of
+    which the collator may have made a packed batch.
     """
+    if "block_index" in inputs:
+        rows = torch.arange(len(inputs["block_index"]), device=inputs["block_index"].device)
+        return [Chunk(rows, dict(inputs), random_keys(seed, 0).item())]
     lengths = inputs["attention_mask"].sum(dim=1)  # (S,)
     order = lengths.argsort(descending=True, stable=True)
     chunks = []
@@ -163,7 +167,7 @@ class ContrastiveTrainer(CondenserTrainer):
             parts = []
             for chunk in chunks:
                 with chunk.replaying():
-                    parts.append(_vectors(model(**chunk.inputs, vectors_only=True), chunk))
+                    parts.append(_vectors(model(**chunk.inputs, vectors_only=True)))
         vectors = put_back(parts, chunks).requires_grad_()  # (S, H)
         term = self._contrast_all(vectors)
         (cache,) = torch.autograd.grad(term, vectors)
@@ -187,12 +191,12 @@ class ContrastiveTrainer(CondenserTrainer):
         """The model's own loss of a chunk, and its vectors (C, H), with their graph."""
         with chunk.replaying():
             if self.only_contrast:
-                vectors = _vectors(model(**chunk.inputs, vectors_only=True), chunk)
+                vectors = _vectors(model(**chunk.inputs, vectors_only=True))
                 return vectors.new_zeros(()), vectors
             loss, outputs = super().compute_loss(
                 model, chunk.inputs, return_outputs=True, num_items_in_batch=num_items
             )
-        return loss, _vectors(outputs, chunk)
+        return loss, _vectors(outputs)
 
     def _contrast_all(self, vectors: torch.Tensor) -> torch.Tensor:
         """The weighted loss of the vectors of all processes, given this one's, (S, H).
@@ -227,6 +231,6 @@ def _check_pairs(data: Any, batch: int, purpose: str) -> None:
         )
 
 
-def _vectors(outputs: Mapping[str, Any], chunk: Chunk) -> torch.Tensor:
-    """The vectors of a chunk, (C, H), without that of a packed batch's filler."""
-    return outputs["cls_late"][: len(chunk.rows)].float()
+def _vectors(outputs: Mapping[str, Any]) -> torch.Tensor:
+    """The vectors of a chunk, (C, H)."""
+    return outputs["cls_late"].float()
