@@ -9,13 +9,12 @@ tokens a second are of steps without it.
 """
 
 import statistics
-import time
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, set_seed
 
-from benchmarks.harness import make_parser, print_conditions, print_table
+from benchmarks.harness import make_parser, print_conditions, print_table, time_in_turns
 from modeling_condenser import CondenserConfig, CondenserForPreTraining
 from modeling_condenser.cpu_kernels import use_fast_dropout
 from modeling_condenser.packing import pack, use_packing
@@ -52,13 +51,11 @@ def main() -> None:
     use_fast_dropout(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
-    longest = arguments.max_length
-    lengths = torch.randint(longest // 2, longest + 1, (arguments.batch, 1))
-    ids = torch.randint(1000, arguments.vocabulary, (arguments.batch, longest))
-    chosen = (torch.rand(ids.shape) < 0.15) & (torch.arange(longest) > 0)
-    mask = (torch.arange(longest) < lengths).long()
-    labels = ids.where(chosen & (mask == 1), -100)
-    batch = pack({"input_ids": ids, "attention_mask": mask, "labels": labels})
+    ids = torch.randint(1000, arguments.vocabulary, (arguments.batch, arguments.max_length))
+    place = torch.arange(ids.shape[1])
+    mask = (place < torch.randint(len(place) // 2, len(place) + 1, (len(ids), 1))).long()
+    is_masked = (torch.rand(ids.shape) < 0.15) & (place > 0) & (mask == 1)
+    batch = pack({"input_ids": ids, "attention_mask": mask, "labels": ids.where(is_masked, -100)})
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=bool(arguments.bf16)):
@@ -67,15 +64,11 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
 
-    seconds = []
-    for _ in range(arguments.steps + 1):
-        started = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - started)
+    seconds = statistics.median(time_in_turns({"": step}, repeats=arguments.steps)[""])
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         step()
     print_conditions(arguments, _SIZES)
-    print(f"{mask.sum() / statistics.median(seconds[1:]):.0f} tokens a second")
+    print(f"{mask.sum() / seconds:.0f} tokens a second")
     print_table(["part", "share of a step, %"], shares(profiled).items())
 
 
@@ -89,9 +82,7 @@ def shares(profiled: profile) -> dict[str, float]:
             part, above = (found or [part])[0], above.cpu_parent
         spent[part] += event.self_cpu_time_total
     total = sum(spent.values())
-    return {
-        part: 100 * time / total for part, time in sorted(spent.items(), key=lambda item: -item[1])
-    }
+    return {part: 100 * spent[part] / total for part in sorted(spent, key=spent.get, reverse=True)}
 
 
 if __name__ == "__main__":

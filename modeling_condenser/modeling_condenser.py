@@ -374,7 +374,8 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
                 self.lm_head, vectors, bow_targets, starts, num_bags_in_batch, masked
             )
             loss = loss + bow_weight * losses["bow_loss"]  # eq. (11)
-        return CondenserForPreTrainingOutput(loss=loss, **losses, **found)
+        found |= losses
+        return CondenserForPreTrainingOutput(loss=loss, **found)
 
     def _rows_to_read(self, masked: MaskedTokens | None, kwargs: dict[str, Any]) -> Any:
         starts = kwargs.get("cu_seq_lens_q")

@@ -273,17 +273,19 @@ def cuda_attention(
 ) -> torch.Tensor:
     """The same as `cpu_attention`: flash attention, or padded for local attention."""
     how: Any = {"dropout_p": rate, "scale": scale}
-    rows = [tensor.transpose(0, 1).contiguous() for tensor in (query, key, value)]
+    query, key, value = (part.transpose(0, 1).contiguous() for part in (query, key, value))
     if window is not None:
-        return _attend_padded(*rows, key_starts, longest, window, how)
-    starts = (query_starts, key_starts, key_starts)
-    nested = [
-        torch.nested.nested_tensor_from_jagged(
-            packed, bounds.long(), min_seqlen=1, max_seqlen=longest
-        ).transpose(1, 2)
-        for packed, bounds in zip(rows, starts, strict=True)
-    ]
-    return F.scaled_dot_product_attention(*nested, **how).transpose(1, 2).values()
+        return _attend_padded(query, key, value, key_starts, longest, window, how)
+
+    def nest(packed: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        known: Any = {"min_seqlen": 1, "max_seqlen": longest}
+        nested = torch.nested.nested_tensor_from_jagged(packed, starts.long(), **known)
+        return nested.transpose(1, 2)
+
+    output = F.scaled_dot_product_attention(
+        nest(query, query_starts), nest(key, key_starts), nest(value, key_starts), **how
+    )
+    return output.transpose(1, 2).values()
 
 
 def _attend_padded(

@@ -132,7 +132,6 @@ def test_the_last_layers_compute_only_rows_that_are_read(pooling):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "is_packed"), [("BERT", True), ("ModernBERT", False)])
 def test_a_compiled_model_meets_new_shapes_without_new_graphs(name, is_packed):
-    """On a CPU; on CUDA each call of attention on a packed batch ends a graph."""
     model, compiled = make_model(name), make_model(name)
     if is_packed:
         use_packing(compiled)
@@ -145,8 +144,17 @@ def test_a_compiled_model_meets_new_shapes_without_new_graphs(name, is_packed):
         found = losses_and_gradients(compiled, pack(batch) if is_packed else batch)
         assert_same(found, losses_and_gradients(model, batch))
         n_graphs.append(counters["stats"]["unique_graphs"])
-        n_breaks = sum(counters["graph_break"].values())
-        assert n_breaks <= (0 if is_packed else 4), counters["graph_break"]
     torch.compiler.reset()
     assert n_graphs[0] > 0
     assert len(set(n_graphs[4:])) == 1, n_graphs  # packed, the first ones have few sizes
+
+
+@pytest.mark.slow
+def test_the_graph_of_a_packed_batch_breaks_at_most_three_times():
+    """On a CPU; on CUDA each call of attention ends a graph."""
+    model, batch = make_model("BERT"), pack(BACKBONES["BERT"].batch(6, 40))
+    use_packing(model)
+    model(**batch)  # at the first call transformers adds hooks
+    explained = torch._dynamo.explain(model)(**batch)
+    torch.compiler.reset()
+    assert explained.graph_break_count <= 3, explained.break_reasons
