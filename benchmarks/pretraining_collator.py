@@ -19,7 +19,6 @@ from transformers import AutoTokenizer
 from benchmarks.harness import docstrings, make_encoder, make_parser, print_table, time_in_turns
 from benchmarks.naive_baseline import LoopCollator
 from modeling_condenser import CondenserDataCollator
-from modeling_condenser.packing import pack
 
 _BATCHES = 20
 
@@ -42,7 +41,7 @@ def main() -> None:
     ]
     collators: dict[str, Callable[[Any], Any]] = {
         "ours": CondenserDataCollator(tokenizer, max_length=length),
-        "ours, packed": lambda rows: pack(collators["ours"](rows)),
+        "ours, packed": CondenserDataCollator(tokenizer, max_length=length, packed=True),
         "loop": LoopCollator(tokenizer, length),
     }
 

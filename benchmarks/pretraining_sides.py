@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from torch.nn import functional as F
 from transformers import (
     AutoTokenizer,
     BertForMaskedLM,
@@ -37,6 +36,7 @@ from modeling_condenser import (
     CondenserTrainer,
     CondenserTrainingArguments,
     condenser_from_encoder,
+    cpu_kernels,
     masked_lm_from_encoder,
     packing,
 )
@@ -52,10 +52,11 @@ SWITCHES = {
     "packed": "blocks end to end instead of padded to the longest",
     "narrow": "the last layers only for CLS and masked tokens; needs packed",
     "bf16": "bfloat16 autocast",
-    "attention": "the package's dropout of attention weights (CPU); needs packed",
+    "attention": "the package's attention on a CPU instead of nested tensors; needs packed",
+    "dropout": "the package's dropout of units on a CPU",
     "compile": "torch.compile",
 }
-USUAL = ("packed", "narrow", "bf16", "attention")
+USUAL = ("packed", "narrow", "bf16", "attention", "dropout")
 
 
 class Side:
@@ -71,12 +72,13 @@ class Side:
         switches = chosen_switches(arguments) if self.kind in ("ours", "bow") else set()
         self.is_bf16 = precision == "bf16" if precision else "bf16" in switches
         collator: Any = CondenserDataCollator(
-            tokenizer, max_length=length, bag_of_words=self.kind == "bow"
+            tokenizer,
+            max_length=length,
+            bag_of_words=self.kind == "bow",
+            packed="packed" in switches,
         )
         self.collate_alike: Any = collator
-        if "packed" in switches:
-            self.collate_alike = lambda blocks: packing.pack(collator(blocks))
-        self.collate, self.model = self.collate_alike, _open_condenser(arguments)
+        self.collate, self.model = collator, _open_condenser(arguments)
         if self.kind == "paper":
             self.collate = LoopCollator(tokenizer, length)
             self.model.set_attn_implementation("eager")
@@ -155,9 +157,9 @@ def _turn_on(switches: set[str], model: Any) -> None:
     if "packed" in switches:
         packing.use_packing(model, narrow="narrow" in switches)
     if "attention" not in switches:
-        packing.cpu_attention = lambda query, key, value, mask, *, rate, scale: (
-            F.scaled_dot_product_attention(query, key, value, mask, dropout_p=rate, scale=scale)
-        )
+        packing.cpu_attention = packing.cuda_attention
+    if "dropout" in switches:
+        cpu_kernels.use_fast_dropout(model)
     if "compile" in switches:
         model.compile()
 

@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from .losses import widen
+from .losses import block_of_rows, widen
 
 
 def find_layers(encoder: nn.Module) -> list[nn.Module]:
@@ -125,12 +125,10 @@ def pool(
         (B, 1, H); of a packed batch (1, B, H).
     """
     if pooling == "cls":
-        return hidden[:, :1] if starts is None else hidden[:, starts[:-1].long()]
+        return hidden[:, :1] if starts is None else hidden.index_select(1, starts[:-1])
     states = widen(hidden)  # sums need the precision
     if starts is not None:
-        lengths = starts.diff()  # (B,)
-        block = torch.arange(len(lengths), device=hidden.device)
-        block = block.repeat_interleave(lengths, output_size=hidden.shape[1])  # (N,)
+        lengths, block = starts.diff(), block_of_rows(starts, hidden.shape[1])
         sums = states.new_zeros(1, len(lengths), hidden.shape[2]).index_add(1, block, states)
         return (sums / lengths[:, None]).to(hidden.dtype)
     if attention_mask is None:

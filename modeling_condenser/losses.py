@@ -20,8 +20,8 @@ class MaskedTokens:
     """The masked tokens of a batch.
 
     Attributes:
-        index: (M,) int64 positions in the flattened (B * T) batch, padded to `ROW_MULTIPLE`.
-        targets: (M,) int64 original tokens, -100 at the padding.
+        index: (M,) int64 positions in the flattened (B * T) batch.
+        targets: (M,) int64 original tokens, or -100 for none.
         n_items: number of masked tokens that the loss is averaged over.
         scale: `n_items` divided by the number of masked tokens in this call.
     """
@@ -33,22 +33,30 @@ class MaskedTokens:
 
     @classmethod
     def find(
-        cls, labels: torch.Tensor, n_items: Any, *, read: Any = None, scale: Any = 1
+        cls, labels: torch.Tensor, index: torch.Tensor | None, n_items: Any, *, scale: Any = 1
     ) -> "MaskedTokens":
         """Find the tokens that have a label.
 
         Args:
             labels: (B, T), -100 where nothing is masked.
+            index: (M,) where all labels stand, if that is known; it may name further positions.
             n_items: masked tokens of the step; by default those of this call, times `scale`.
-            read: the rows of a packed batch that were computed, if not all.
             scale: for the default of `n_items`.
         """
-        flat = (labels if read is None else labels[:, read.columns]).reshape(-1)
-        index = (flat != IGNORE_INDEX).nonzero().squeeze(1)
-        n_here, padding = len(index), -len(index) % ROW_MULTIPLE
-        targets = F.pad(flat[index], (0, padding), value=IGNORE_INDEX)
+        is_masked = (labels != IGNORE_INDEX).flatten()
+        if index is None:
+            index = is_masked.nonzero().squeeze(1)
+        n_here = is_masked.sum()
         n_items = _at_least_one(n_here * scale if n_items is None else n_items, labels.device)
-        return cls(F.pad(index, (0, padding)), targets, n_items, n_items / n_here if n_here else 1)
+        return cls(index, labels.flatten()[index], n_items, n_items / n_here.clamp(min=1))
+
+    def take(self, output: torch.Tensor, read: Any = None) -> torch.Tensor:
+        """The rows of the masked tokens, (M, H), of an output (B, T, H).
+
+        `read` are the rows of a packed batch that were computed, if not all.
+        """
+        index = self.index if read is None else torch.searchsorted(read.columns, self.index)
+        return output.flatten(0, 1).index_select(0, index)
 
 
 def _at_least_one(n: Any, device: torch.device) -> Any:
@@ -56,30 +64,36 @@ def _at_least_one(n: Any, device: torch.device) -> Any:
 
 
 def mlm_losses(
-    lm_head: nn.Module, *predictions: tuple[MaskedTokens, torch.Tensor] | None
-) -> list[torch.Tensor | None]:
-    """Masked-LM losses of (B, T, H) outputs; None for None.
+    lm_head: nn.Module, predictions: dict[str, tuple[MaskedTokens, torch.Tensor]]
+) -> dict[str, torch.Tensor]:
+    """Masked-LM losses by name, of the rows of masked tokens, (M, H).
 
-    Only masked positions are projected to the vocabulary, in one call for all outputs.
+    They are projected to the vocabulary in one call.
     """
-    given = [prediction for prediction in predictions if prediction is not None]
-    hidden = torch.cat([output.flatten(0, 1)[masked.index] for masked, output in given])
-    targets = torch.cat([masked.targets for masked, _ in given])
+    hidden = torch.cat([rows for _, rows in predictions.values()])
+    targets = torch.cat([masked.targets for masked, _ in predictions.values()])
+    padding = -len(targets) % ROW_MULTIPLE
     losses = F.cross_entropy(
-        widen(lm_head(hidden)), targets, reduction="none", ignore_index=IGNORE_INDEX
+        widen(lm_head(F.pad(hidden, (0, 0, 0, padding)))),
+        F.pad(targets, (0, padding), value=IGNORE_INDEX),
+        reduction="none",
+        ignore_index=IGNORE_INDEX,
     )
-    parts = iter(losses.split([len(masked.index) for masked, _ in given]))
-    return [None if p is None else next(parts).sum() / p[0].n_items for p in predictions]
+    found, first = {}, 0
+    for name, (masked, rows) in predictions.items():
+        found[name] = losses[first : first + len(rows)].sum() / masked.n_items
+        first += len(rows)
+    return found
 
 
 def bag_of_words_loss(
     lm_head: nn.Module,
     cls_late: torch.Tensor,
-    targets: torch.Tensor | None,
+    targets: torch.Tensor,
     starts: torch.Tensor | None,
     n_bags: Any,
     masked: MaskedTokens,
-) -> torch.Tensor | None:
+) -> torch.Tensor:
     """Mean over blocks of logsumexp(z) - mean of z_t over the block's bag, with z = LM head(cls).
 
     This is the cross-entropy of z with the uniform distribution over the bag.
@@ -87,26 +101,40 @@ def bag_of_words_loss(
     Args:
         lm_head: maps (B, H) to (B, V).
         cls_late: (B, H) dense vectors of the blocks.
-        targets: (B, T) the tokens of each bag, otherwise -100; (1, N) if packed; None for no loss.
+        targets: (B, T) the tokens of each bag, otherwise -100; (1, N) if packed.
         starts: (B + 1,) where the blocks of a packed batch begin.
         n_bags: blocks with a bag in the step; by default those of this call, times `masked.scale`.
         masked: the masked tokens of this call.
     """
-    if targets is None:
-        return None
-    blocks, columns = (targets != IGNORE_INDEX).nonzero().unbind(1)
-    tokens = targets[blocks, columns]
-    if starts is not None:
-        blocks = torch.searchsorted(starts[1:].long(), columns, right=True)
     n_blocks = len(cls_late)
+    if starts is None:
+        starts = torch.arange(n_blocks + 1, device=targets.device) * targets.shape[1]
     hidden = F.pad(cls_late, (0, 0, 0, -n_blocks % ROW_MULTIPLE))
     logits = widen(lm_head(hidden)[:n_blocks])  # (B, V)
-    sizes = torch.bincount(blocks, minlength=n_blocks)  # (B,)
-    sums = logits.new_zeros(n_blocks).index_add(0, blocks, logits[blocks, tokens])
+    tokens, block = targets.flatten(), block_of_rows(starts, targets.numel())
+    is_in_bag = tokens != IGNORE_INDEX
+    scores = logits[block, tokens.where(is_in_bag, 0)].where(is_in_bag, 0)
+    sums = logits.new_zeros(n_blocks).index_add(0, block, scores)
+    sizes = bag_sizes(targets, starts)
     losses = (logits.logsumexp(dim=1) - sums / sizes.clamp(min=1)).where(sizes > 0, 0)
     if n_bags is None:
         n_bags = (sizes > 0).sum() * masked.scale
     return losses.sum() / _at_least_one(n_bags, logits.device)
+
+
+def bag_sizes(targets: torch.Tensor, starts: torch.Tensor | None = None) -> torch.Tensor:
+    """(B,) the number of tokens in each bag, of `targets` as for `bag_of_words_loss`."""
+    is_in_bag = (targets != IGNORE_INDEX).long()
+    if starts is None:
+        return is_in_bag.sum(dim=1)
+    sizes = is_in_bag.new_zeros(len(starts) - 1)
+    return sizes.index_add(0, block_of_rows(starts, targets.numel()), is_in_bag.flatten())
+
+
+def block_of_rows(starts: torch.Tensor, n_rows: int) -> torch.Tensor:
+    """(N,) the block of each row, given where the blocks begin and the last ends, (B + 1,)."""
+    blocks = torch.arange(len(starts) - 1, device=starts.device)
+    return blocks.repeat_interleave(starts.diff(), output_size=n_rows)
 
 
 def widen(tensor: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,8 @@ generalisation, for encoders that are used with mean pooling; the papers have CL
 Shapes: B blocks in a batch, T tokens in a block, H hidden size, V vocabulary size.
 
 A packed batch holds all blocks in one row, (1, N), without padding. `cu_seq_lens_q`, (B + 1,), says
-where each block begins and the last ends, as for flash attention in transformers.
+where each block begins and the last ends, as for flash attention in transformers; `packing.py`
+describes the others of its fields.
 
 This file and those that it imports travel to the Hub with a pre-training checkpoint, so they import
 only torch and transformers.
@@ -193,8 +194,8 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^head[._]"]
     _has_head = False
     run_head: Any  # a method of `CondenserForPreTraining`
-    # `packing.use_packing` sets it: a function of labels and `cu_seq_lens_q` that selects the rows
-    # of a packed batch that a loss reads. The last layers compute only these.
+    # `packing.use_packing` sets it: a function of the masked tokens' rows in a packed batch and of
+    # `cu_seq_lens_q`, that gives the rows that a loss reads. The last layers compute only these.
     choose_rows: Any = None
 
     def __init__(self, config: CondenserConfig):
@@ -300,6 +301,9 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         head_input_ids: torch.Tensor | None = None,
         head_targets: torch.Tensor | None = None,
         num_head_items_in_batch: torch.Tensor | int | None = None,
+        masked_index: torch.Tensor | None = None,
+        head_masked_index: torch.Tensor | None = None,
+        block_index: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> CondenserForPreTrainingOutput:
         """Predict masked tokens from the backbone's late output, and from the head if it has one.
@@ -320,6 +324,10 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
                 `head_mlm_probability`.
             head_targets: (B, T) int64, the original tokens of that masking and -100 elsewhere.
             num_head_items_in_batch: their number in the step, by default as for bags.
+            masked_index, head_masked_index: (M,) int64, where `labels` and `head_targets` stand in
+                a packed batch; by default they are looked for, which waits for the device.
+            block_index: (B,) int64, where the blocks of `cls_late` stand in a packed batch; by
+                default all blocks in turn.
             **kwargs: for the encoder, such as `cu_seq_lens_q` of a packed batch.
 
         Raises:
@@ -327,58 +335,55 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         """
         self._check_second_masking(labels, head_input_ids, head_targets)
         pooling, starts = self.config.pooling, kwargs.get("cu_seq_lens_q")
-        head_read = read = self._rows_to_read(labels, kwargs)
-        if head_targets is not None:
-            head_read = self._rows_to_read(head_targets, kwargs)
-        if pooling == "mean":  # of all rows
-            read = None
+        masked = head_masked = None
+        if labels is not None:
+            masked = head_masked = MaskedTokens.find(labels, masked_index, num_items_in_batch)
+        if masked is not None and head_targets is not None:
+            n_items, scale = num_head_items_in_batch, masked.scale
+            head_masked = MaskedTokens.find(head_targets, head_masked_index, n_items, scale=scale)
+        head_read = self._rows_to_read(head_masked, kwargs)
+        # The mean is of all rows.
+        read = None if pooling == "mean" else self._rows_to_read(masked, kwargs)
         late, early, output = self.encode(
             input_ids, attention_mask, head_input_ids=head_input_ids, read=read, **kwargs
         )  # eqs. (6), (7)
         among = read.starts if read else starts
         cls_late, cd = pool(late, pooling, attention_mask=attention_mask, starts=among), None
         vectors = cls_late.flatten(0, 1)  # (B, H)
+        wanted = vectors if block_index is None else vectors.index_select(0, block_index)
         if vectors_only:
-            return CondenserForPreTrainingOutput(cls_late=vectors)
+            return CondenserForPreTrainingOutput(cls_late=wanted)
         if self._has_head:
             cd = self.run_head(cls_late, early, output.layer_call, read=head_read)  # eq. (8)
-        found: dict[str, Any] = {"cls_late": vectors, "attentions": output.attentions}
+        found: dict[str, Any] = {"cls_late": wanted, "attentions": output.attentions}
         if kwargs.get("output_hidden_states"):
             found["hidden_states"] = output.hidden_states
-        if labels is None:
+        if masked is None or head_masked is None:
             head_logits = None if cd is None else self.lm_head(cd)  # (B, T, V)
             logits = self.lm_head(late)
             return CondenserForPreTrainingOutput(head_logits=head_logits, logits=logits, **found)
-        masked = head_masked = MaskedTokens.find(labels, num_items_in_batch, read=read)
-        if head_targets is not None:
-            n_items, scale = num_head_items_in_batch, masked.scale
-            head_masked = MaskedTokens.find(head_targets, n_items, read=head_read, scale=scale)
-        elif head_read is not read:
-            head_masked = MaskedTokens.find(labels, num_items_in_batch, read=head_read)
-        head_loss, late_loss = mlm_losses(
-            self.lm_head,
-            None if cd is None else (head_masked, cd),  # eq. (9)
-            (masked, late) if cd is None or self.config.late_mlm else None,  # eq. (10)
-        )
-        bow_loss = bag_of_words_loss(
-            self.lm_head, vectors, bow_targets, starts, num_bags_in_batch, masked
-        )
-        losses = [head_loss, late_loss, None if bow_loss is None else bow_weight * bow_loss]
-        return CondenserForPreTrainingOutput(
-            loss=torch.stack([loss for loss in losses if loss is not None]).sum(),  # eq. (11)
-            head_loss=head_loss,
-            late_loss=late_loss,
-            bow_loss=bow_loss,
-            **found,
-        )
+        predictions = {}
+        if cd is not None:
+            predictions["head_loss"] = head_masked, head_masked.take(cd, head_read)  # eq. (9)
+        if cd is None or self.config.late_mlm:
+            predictions["late_loss"] = masked, masked.take(late, read)  # eq. (10)
+        losses = mlm_losses(self.lm_head, predictions)
+        loss = torch.stack([*losses.values()]).sum()
+        if bow_targets is not None:
+            losses["bow_loss"] = bag_of_words_loss(
+                self.lm_head, vectors, bow_targets, starts, num_bags_in_batch, masked
+            )
+            loss = loss + bow_weight * losses["bow_loss"]  # eq. (11)
+        found |= losses
+        return CondenserForPreTrainingOutput(loss=loss, **found)
 
-    def _rows_to_read(self, labels: torch.Tensor | None, kwargs: dict[str, Any]) -> Any:
+    def _rows_to_read(self, masked: MaskedTokens | None, kwargs: dict[str, Any]) -> Any:
         starts = kwargs.get("cu_seq_lens_q")
-        if self.choose_rows is None or labels is None or starts is None:
+        if self.choose_rows is None or masked is None or starts is None:
             return None
         recomputes = getattr(self.condenser.global_layer, "gradient_checkpointing", False)
         keeps_all = recomputes or kwargs.get("output_hidden_states")
-        return None if keeps_all else self.choose_rows(labels, starts)
+        return None if keeps_all else self.choose_rows(masked.index, starts)
 
     def _check_second_masking(self, labels: Any, head_input_ids: Any, head_targets: Any) -> None:
         rate = self.config.head_mlm_probability if self._has_head else None

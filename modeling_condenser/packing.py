@@ -4,47 +4,45 @@ Attention stays within each block, through an attention back-end of transformers
 and the last layers compute only the rows that a loss reads. Losses and gradients equal those of
 padded batches, which a model with packing still accepts.
 
-A packed batch holds B blocks in the fields of transformers' `FlashAttentionKwargs`:
+A packed batch holds B blocks in the fields of transformers' `DataCollatorWithFlattening`, made by
+the collator, so that a forward pass never waits for a number on the device:
 
 - columns such as `input_ids` and `labels`, and `position_ids`, counted from 0 in each block: (1, N)
   int64;
 - `cu_seq_lens_q` and `cu_seq_lens_k`, the same (B + 1,) int32: where each block begins, then N;
-- `max_length_q` and `max_length_k`, the longest block's length, an int.
+- `max_length_q` and `max_length_k`, the longest block's length, an int;
+- `masked_index` (M,) int64, the rows with a label, and some without: M + B is a multiple of
+  `ROW_MULTIPLE`; `head_masked_index`, the same of `head_targets`;
+- `block_index` (B,) int64, where the blocks stand that the collator was given, the longest first.
 
 N is rounded up to a multiple of `PACK_MULTIPLE`, because kernels are built anew for every shape.
 The filler is another block at the end, of tokens at position 0, without labels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from .cpu_kernels import cpu_attention
 from .encoder_parts import find_layers, position_offset
-from .losses import IGNORE_INDEX, ROW_MULTIPLE
+from .losses import IGNORE_INDEX, ROW_MULTIPLE, block_of_rows
 from .modeling_condenser import CondenserForMaskedLM
 
 PACKED = "packed"
 PACK_MULTIPLE = 64
+# Columns of labels, and the name of the rows that have one.
+_INDEX_OF = {"labels": "masked_index", "head_targets": "head_masked_index"}
 _TARGETS = ("labels", "targets")  # how the names of columns end that hold no inputs
 # Names of the projections of keys and values in the attention of different encoders.
 _KEYS_AND_VALUES = (("key", "value"), ("k_lin", "v_lin"))
-
-# Numbers of keys (tokens times width) in a call of attention, measured on two cores: with 5,600 one
-# padded call for all blocks is 1.13 times as fast as several, with 8,800 it is 0.93 times as fast;
-# above 100,000 larger calls are no faster.
-_LARGE_CALL, _LARGEST_CALL = 7_000, 100_000
-
-_Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries, keys, values
 
 
 def why_not_packed(encoder: Any) -> str | None:
@@ -85,40 +83,70 @@ def is_packing(model: CondenserForMaskedLM) -> bool:
     return encoder.config._attn_implementation == PACKED
 
 
-def pack(batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Pack the blocks of a padded batch: (B, T) columns, `attention_mask` among them."""
-    mask = batch["attention_mask"]
-    places = mask.flatten().nonzero().squeeze(1)  # (tokens,)
+def pack(batch: Mapping[str, torch.Tensor], *, padding: int = 0) -> dict[str, Any]:
+    """Pack the blocks of a padded batch: (B, T) columns, `attention_mask` among them.
+
+    The longest come first, so that equally long ones are neighbours. `padding` is the token of the
+    filler.
+    """
+    lengths, order = batch["attention_mask"].sum(dim=1).sort(descending=True, stable=True)
+    is_token = batch["attention_mask"][order] != 0
     columns = {
-        name: (values.flatten()[places], IGNORE_INDEX if name.endswith(_TARGETS) else 0)
+        name: (values[order][is_token], IGNORE_INDEX if name.endswith(_TARGETS) else padding)
         for name, values in batch.items()
         if name != "attention_mask"
     }
-    return lay_end_to_end(mask.sum(dim=1), columns)
+    packed = lay_end_to_end(lengths.tolist(), columns)
+    for name in _INDEX_OF.keys() & packed.keys():
+        packed[_INDEX_OF[name]] = _choose_rows(packed[name][0], packed["cu_seq_lens_q"])
+    return {**packed, "block_index": order.argsort()}
 
 
-def lay_end_to_end(lengths: Any, columns: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+def _choose_rows(labels: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    """The rows with a label, and others up to a multiple of `ROW_MULTIPLE` with the blocks' CLS."""
+    is_chosen = labels != IGNORE_INDEX
+    is_free = ~is_chosen
+    is_free[starts[:-1].long()] = False
+    n_read = int(is_chosen.sum()) + len(starts) - 1
+    is_chosen[is_free.nonzero()[: -n_read % ROW_MULTIPLE, 0]] = True
+    return is_chosen.nonzero()[:, 0]
+
+
+def lay_end_to_end(
+    lengths: Sequence[int], columns: Mapping[str, tuple[torch.Tensor, int]]
+) -> dict[str, Any]:
     """Make a packed batch of blocks that already lie end to end.
 
     `lengths`, (B,), are the numbers of tokens of the blocks. `columns` map a name to a number for
     each token, (tokens,), and the number for the filler.
     """
-    lengths = torch.as_tensor(lengths).long()
-    n_tokens, longest = torch.stack([lengths.sum(), lengths.max()]).tolist()
-    n_filler = -n_tokens % PACK_MULTIPLE
-    starts = F.pad(lengths.cumsum(0), (1, 0))
-    before = starts[:-1].repeat_interleave(lengths, output_size=n_tokens)
-    positions = torch.arange(n_tokens, device=lengths.device) - before
-    if n_filler:
-        starts = F.pad(starts, (0, 1), value=n_tokens + n_filler)
+    device = next(iter(columns.values()))[0].device
+    n_filler = -sum(lengths) % PACK_MULTIPLE
+    positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
+    columns = {**columns, "position_ids": (positions, 0)}
+    blocks = [*lengths, n_filler] if n_filler else lengths
+    starts = F.pad(torch.tensor(blocks, dtype=torch.int32).cumsum(0, dtype=torch.int32), (1, 0))
     batch: dict[str, Any] = {
-        name: F.pad(torch.as_tensor(values).long(), (0, n_filler), value=fill)[None]
-        for name, (values, fill) in {**columns, "position_ids": (positions, 0)}.items()
+        name: F.pad(values.long(), (0, n_filler), value=fill)[None]
+        for name, (values, fill) in columns.items()
     }
     for side in "qk":
-        batch[f"cu_seq_lens_{side}"] = starts.int()
-        batch[f"max_length_{side}"] = max(longest, n_filler)
+        batch[f"cu_seq_lens_{side}"] = starts.to(device)
+        batch[f"max_length_{side}"] = max(blocks)
     return batch
+
+
+def unpack(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The padded batch, without the filler, of which `pack` made a packed one."""
+    lengths, order = batch["cu_seq_lens_q"].diff().tolist(), batch["block_index"].tolist()
+    columns = {"attention_mask": torch.ones_like(batch["input_ids"]), **batch}
+    padded = {}
+    for name, values in columns.items():
+        if isinstance(values, torch.Tensor) and values.dim() == 2 and name != "position_ids":
+            blocks = values[0].split(lengths)
+            fill = IGNORE_INDEX if name.endswith(_TARGETS) else 0
+            padded[name] = pad_sequence([blocks[i] for i in order], True, fill)
+    return padded
 
 
 def layer_to_narrow(encoder: Any) -> nn.Module | None:
@@ -147,25 +175,18 @@ class ReadRows:
     starts: torch.Tensor
 
     @classmethod
-    @torch.compiler.disable  # the number of rows depends on the batch
-    def of(cls, labels: torch.Tensor, starts: torch.Tensor) -> "ReadRows":
-        """Select CLS, the rows with a label, and further rows up to a multiple of `ROW_MULTIPLE`.
+    def of(cls, index: torch.Tensor, starts: torch.Tensor) -> "ReadRows":
+        """CLS, and the rows of an index, (M,).
 
-        Args:
-            labels: (1, N).
-            starts: (B + 1,), `cu_seq_lens_q` of the batch.
+        `starts`, (B + 1,), is `cu_seq_lens_q` of the batch.
         """
-        is_read = labels[0] != IGNORE_INDEX
-        is_read[starts[:-1].long()] = True
-        others = (~is_read).nonzero().squeeze(1)
-        is_read[others[: int(-is_read.sum() % ROW_MULTIPLE)]] = True
-        columns = is_read.nonzero().squeeze(1)
+        columns = torch.cat([starts[:-1].long(), index]).sort().values
         return cls(columns, torch.searchsorted(columns, starts.long()).int())
 
     def narrow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """A layer's call with only these rows as queries, and all rows as keys."""
         own = {"kv_states": args[0], "cu_seq_lens_q": self.starts}
-        return (args[0][:, self.columns], *args[1:]), {**kwargs, **own}
+        return (args[0].index_select(1, self.columns), *args[1:]), {**kwargs, **own}
 
 
 def offset_positions(inputs: dict[str, Any], offset: int) -> dict[str, Any]:
@@ -217,13 +238,15 @@ def attend(
         shape = (*kv_states.shape[:-1], -1, query.shape[-1])
         parts = keys_and_values(module) or ()
         key, value = (part(kv_states).view(shape).transpose(1, 2) for part in parts)
-    blocks = _Blocks(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, sliding_window)
-    if query.device.type == "cpu" and (dropout or query.dtype == torch.bfloat16):  # faster
-        attention = partial(cpu_attention, rate=dropout, scale=scaling)
-    else:
-        attention = partial(F.scaled_dot_product_attention, dropout_p=dropout, scale=scaling)
-    output = _attend_within((query, key, value), blocks, attention)
-    return output.transpose(1, 2).contiguous(), None
+    attention = cpu_attention if query.device.type == "cpu" else cuda_attention
+    output = attention(
+        *(query[0], key[0], value[0], cu_seq_lens_q, cu_seq_lens_k),
+        longest=max_length_k or int(cu_seq_lens_k.diff().max()),
+        rate=dropout,
+        scale=scaling,
+        window=sliding_window,
+    )
+    return output[None], None
 
 
 def _mask(attention_mask: torch.Tensor | None = None, **kwargs: Any) -> Any:
@@ -235,108 +258,63 @@ AttentionInterface.register(PACKED, attend)
 AttentionMaskInterface.register(PACKED, _mask)
 
 
-class _Blocks(NamedTuple):
-    """Bounds (B + 1,) and greatest lengths (0 if unknown) of the blocks, and the window."""
+@torch.compiler.disable  # nested tensors end a graph in any case
+def cuda_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_starts: torch.Tensor,
+    key_starts: torch.Tensor,
+    *,
+    longest: int,
+    rate: float,
+    scale: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """The same as `cpu_attention`: flash attention, or padded for local attention."""
+    how: Any = {"dropout_p": rate, "scale": scale}
+    query, key, value = (part.transpose(0, 1).contiguous() for part in (query, key, value))
+    if window is not None:
+        return _attend_padded(query, key, value, key_starts, longest, window, how)
 
-    query_starts: torch.Tensor
-    key_starts: torch.Tensor
-    most_queries: int
-    most_keys: int
-    window: int | None
+    def nest(packed: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        known: Any = {"min_seqlen": 1, "max_seqlen": longest}
+        nested = torch.nested.nested_tensor_from_jagged(packed, starts.long(), **known)
+        return nested.transpose(1, 2)
 
-
-@torch.compiler.disable  # a graph would hold for one number of blocks and their lengths
-def _attend_within(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
-    """Attention in the fastest way, (1, heads, R, D)."""
-    _, key, _ = rows
-    if key.device.type == "cuda" and blocks.window is None:
-        return _attend_nested(rows, blocks, attention)
-    if key.device.type == "cpu" and key.numel() >= len(_runs(rows, blocks)) * _LARGE_CALL:
-        return _attend_runs(rows, blocks, attention)
-    return _attend_padded(rows, blocks, attention)
-
-
-def _attend_nested(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
-    """Attention of nested tensors: flash attention on CUDA, with dropout."""
-    query, key, value = rows
-    query_starts, key_starts = blocks.query_starts.long(), blocks.key_starts.long()
-
-    def nest(packed: torch.Tensor, starts: torch.Tensor, most: int) -> torch.Tensor:
-        known: Any = {"min_seqlen": 1, "max_seqlen": most} if most else {}  # else counted
-        rows = packed[0].transpose(0, 1).contiguous()  # (N, heads, D)
-        return torch.nested.nested_tensor_from_jagged(rows, starts, **known).transpose(1, 2)
-
-    output = attention(
-        nest(query, query_starts, blocks.most_queries),
-        nest(key, key_starts, blocks.most_keys),
-        nest(value, key_starts, blocks.most_keys),
-        None,
+    output = F.scaled_dot_product_attention(
+        nest(query, query_starts), nest(key, key_starts), nest(value, key_starts), **how
     )
-    return output.transpose(1, 2).values().transpose(0, 1)[None]
+    return output.transpose(1, 2).values()
 
 
-def _attend_runs(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
-    """Attention in a call for each run of blocks of equal length, up to `_LARGEST_CALL`."""
-    query, key, value = rows
-    runs = _runs(rows, blocks)
-    n_queries = [n_blocks * queries for n_blocks, queries, _ in runs]
-    n_keys = [n_blocks * keys for n_blocks, _, keys in runs]
-    parts = (query.split(n_queries, 2), key.split(n_keys, 2), value.split(n_keys, 2))
-    outputs = []
-    for (n_blocks, _, keys), *part in zip(runs, *parts, strict=True):
-        below = [rows[0].unflatten(1, (n_blocks, -1)).transpose(0, 1) for rows in part]
-        output = attention(*below, _window(keys, blocks.window, key.device))
-        outputs.append(output.transpose(0, 1).flatten(1, 2)[None])
-    return torch.cat(outputs, dim=2)
+def _attend_padded(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    starts: torch.Tensor,
+    longest: int,
+    window: int,
+    how: dict[str, Any],
+) -> torch.Tensor:
+    """Local attention of all blocks in one call, padded for this call only; (N, heads, D)."""
+    n_blocks, n_rows = len(starts) - 1, len(query)
+    block = block_of_rows(starts, n_rows)
+    places = block * longest + torch.arange(n_rows, device=query.device) - starts.long()[block]
 
+    def pad(packed: torch.Tensor) -> torch.Tensor:
+        padded = packed.new_zeros(n_blocks * longest, *packed.shape[1:])
+        padded = padded.index_copy(0, places, packed)
+        return padded.unflatten(0, (n_blocks, longest)).transpose(1, 2)
 
-def _runs(rows: _Rows, blocks: _Blocks) -> list[tuple[int, int, int]]:
-    """Adjacent blocks of equal length: how many, with how many queries and keys each."""
-    runs, (_, key, _) = [], rows
-    width = key.numel() // key.shape[2]
-    n_queries, n_keys = blocks.query_starts.diff().tolist(), blocks.key_starts.diff().tolist()
-    for (queries, keys), adjacent in groupby(zip(n_queries, n_keys, strict=True)):
-        n_left, most = len(list(adjacent)), max(_LARGEST_CALL // (keys * width), 1)
-        while n_left > 0:
-            runs.append((min(n_left, most), queries, keys))
-            n_left -= most
-    return runs
-
-
-def _attend_padded(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
-    """Attention of all blocks in one call, padded for this call only."""
-    query, key, value = rows
-    most_queries = blocks.most_queries or int(blocks.query_starts.diff().max())
-    most_keys = blocks.most_keys or int(blocks.key_starts.diff().max())
-    query_places = _places(blocks.query_starts, query.shape[2], most_queries)
-    key_places = _places(blocks.key_starts, key.shape[2], most_keys)
-    n_blocks = len(blocks.key_starts) - 1
-
-    def pad(packed: torch.Tensor, places: torch.Tensor, width: int) -> torch.Tensor:
-        _, heads, _, size = packed.shape
-        padded = packed.new_zeros(n_blocks * width, heads, size)
-        padded = padded.index_copy(0, places, packed[0].transpose(0, 1))
-        return padded.view(n_blocks, width, heads, size).transpose(1, 2)
-
-    position = torch.arange(most_keys, device=query.device)
-    mask = (position < blocks.key_starts.diff()[:, None])[:, None, None]  # (B, 1, 1, keys)
-    near = _window(most_keys, blocks.window, query.device)
-    output = attention(
-        pad(query, query_places, most_queries),
-        pad(key, key_places, most_keys),
-        pad(value, key_places, most_keys),
+    position = torch.arange(longest, device=query.device)
+    is_seen = (position < starts.diff()[:, None])[:, None, None]  # (B, 1, 1, keys)
+    near = _window(longest, window, query.device)
+    if near is not None:
         # Rows of padding see themselves, because each row must see something.
-        mask if near is None else mask & near | near.new_ones(len(near)).diag(),
-    )
-    return output.transpose(1, 2).flatten(0, 1)[query_places].transpose(0, 1)[None]
-
-
-def _places(starts: torch.Tensor, n_rows: int, width: int) -> torch.Tensor:
-    """(rows,) positions of a packed batch's rows in the padded one, its blocks end to end."""
-    block = torch.arange(len(starts) - 1, device=starts.device)
-    of_row = block.repeat_interleave(starts.diff(), output_size=n_rows)
-    row = torch.arange(n_rows, device=starts.device)
-    return of_row * width + row - starts[:-1].long()[of_row]
+        is_seen = is_seen & near | near.new_ones(longest).diag()
+    output = F.scaled_dot_product_attention(pad(query), pad(key), pad(value), is_seen, **how)
+    return output.transpose(1, 2).flatten(0, 1)[places]
 
 
 def _window(length: int, width: int | None, device: torch.device) -> torch.Tensor | None:

@@ -3,8 +3,6 @@
 `tests/backbones` compares packed batches of every encoder with the equations.
 """
 
-from typing import Any
-
 import pytest
 import torch
 from torch._dynamo.utils import counters
@@ -13,9 +11,10 @@ from modeling_condenser import (
     CondenserConfig,
     CondenserForMaskedLM,
     CondenserForPreTraining,
+    cpu_kernels,
     packing,
 )
-from modeling_condenser.packing import pack, use_packing
+from modeling_condenser.packing import pack, unpack, use_packing
 from tests.backbones.encoders import BACKBONES
 from tests.models import assert_same, losses_and_gradients, make_model
 from tests.naive_condenser import vectors
@@ -24,37 +23,35 @@ from tests.naive_condenser import vectors
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
 
-@pytest.fixture(params=["_attend_runs", "one block a run", "_attend_padded", "_attend_nested"])
+@pytest.fixture(params=["CPU", "CPU, one block a call", "CUDA"])
 def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for large blocks on a CPU, for very large ones and small ones there, and on CUDA."""
-    way = request.param
-    if way == "one block a run":  # instead of equally long ones together
-        way = "_attend_runs"
-        monkeypatch.setattr(packing, "_LARGEST_CALL", 1)
-
-    def attend(rows: Any, blocks: Any, attention: Any) -> Any:
-        has_no_kernel = way == "_attend_nested" and blocks.window is not None
-        return getattr(packing, "_attend_padded" if has_no_kernel else way)(rows, blocks, attention)
-
-    monkeypatch.setattr(packing, "_attend_within", attend)
+    """Attention as on a device, for small blocks and for large ones."""
+    if request.param == "CUDA":
+        monkeypatch.setattr(packing, "cpu_attention", packing.cuda_attention)
+    elif request.param != "CPU":
+        monkeypatch.setattr(cpu_kernels, "_LARGEST_CALL", 1)
 
 
-def test_blocks_lie_end_to_end_and_the_filler_behind_them():
+def test_blocks_lie_end_to_end_the_longest_first_and_the_filler_behind_them():
     blocks = [[2, 5, 3], [2, 3], [2, 7, 8, 9, 3]]
     ids = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, blocks)), batch_first=True)
     labels = torch.where(ids != 0, 10 * ids, -100)
     batch = {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels}
     packed = pack(batch)
-    text = [2, 5, 3, 2, 3, 2, 7, 8, 9, 3]
+    text = [2, 7, 8, 9, 3, 2, 5, 3, 2, 3]
     assert packed["input_ids"].tolist() == [text + [0] * 54]
     assert packed["labels"].tolist() == [[10 * i for i in text] + [-100] * 54]
-    positions = [0, 1, 2, 0, 1, 0, 1, 2, 3, 4, *[0] * 54]
+    positions = [0, 1, 2, 3, 4, 0, 1, 2, 0, 1, *[0] * 54]
     assert packed["position_ids"].tolist() == [positions]
     for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
-        assert packed[name].tolist() == [0, 3, 5, 10, 64]
+        assert packed[name].tolist() == [0, 5, 8, 10, 64]
         assert packed[name].dtype == torch.int32
     assert packed["max_length_q"] == packed["max_length_k"] == 54  # the filler's
+    assert packed["block_index"].tolist() == [1, 2, 0]
+    assert packed["masked_index"].tolist() == [*range(10), *range(11, 61)]  # and 4 starts
     assert "attention_mask" not in packed
+    for name, column in unpack(packed).items():
+        assert torch.equal(column, batch[name]), name
     full = {name: torch.ones(2, 32).long() for name in batch}  # which needs no filler
     assert pack(full)["cu_seq_lens_q"].tolist() == [0, 32, 64]
 
@@ -85,12 +82,12 @@ def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(
         assert_same(losses_and_gradients(model, inputs), expected)
         for vectors_only in (True, False):
             output = model(**inputs, vectors_only=vectors_only)
-            found = output.cls_late[:6]  # the filler has one, too
-            torch.testing.assert_close(found, expected_vectors, rtol=0, atol=1e-10)
+            torch.testing.assert_close(output.cls_late, expected_vectors, rtol=0, atol=1e-10)
             assert (output.loss is None) == vectors_only
     use_packing(model, narrow=False)
     packed = pack(batch)
-    del packed["max_length_q"], packed["max_length_k"]  # which are then counted
+    for name in ("max_length_q", "max_length_k", "masked_index"):  # which are then counted
+        del packed[name]
     assert_same(losses_and_gradients(model, packed), expected)
 
 
@@ -150,3 +147,14 @@ def test_a_compiled_model_meets_new_shapes_without_new_graphs(name, is_packed):
     torch.compiler.reset()
     assert n_graphs[0] > 0
     assert len(set(n_graphs[4:])) == 1, n_graphs  # packed, the first ones have few sizes
+
+
+@pytest.mark.slow
+def test_the_graph_of_a_packed_batch_breaks_at_most_three_times():
+    """On a CPU; on CUDA each call of attention ends a graph."""
+    model, batch = make_model("BERT"), pack(BACKBONES["BERT"].batch(6, 40))
+    use_packing(model)
+    model(**batch)  # at the first call transformers adds hooks
+    explained = torch._dynamo.explain(model)(**batch)
+    torch.compiler.reset()
+    assert explained.graph_break_count <= 3, explained.break_reasons

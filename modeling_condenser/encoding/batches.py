@@ -111,7 +111,7 @@ def make_batches(
         columns = {name: [torch.from_numpy(ids[i]) for i in rows] for name, ids in texts.items()}
         if packed:
             joined = {name: (torch.cat(column), fill[name]) for name, column in columns.items()}
-            yield rows, packing.lay_end_to_end(lengths[rows], joined)
+            yield rows, packing.lay_end_to_end(lengths[rows].tolist(), joined)
             continue
         mask = [torch.ones_like(ids) for ids in columns["input_ids"]]
         batch = {"attention_mask": pad_sequence(mask, **how).long()}  # (B, T), as all columns

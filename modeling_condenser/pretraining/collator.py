@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.losses import IGNORE_INDEX
+from modeling_condenser.packing import pack
 
 from .counter_random import random_keys, uniforms
 from .masking import (
@@ -30,7 +31,7 @@ PAD_MULTIPLE = 8
 
 @dataclass
 class CondenserDataCollator:
-    """Adds prompts, CLS and SEP, cuts blocks that are too long, masks whole words, and pads.
+    """Adds prompts, CLS and SEP, cuts blocks that are too long, masks words, and pads or packs.
 
     Args:
         tokenizer: WordPiece, byte-level BPE or SentencePiece, with mask, padding and CLS tokens.
@@ -43,6 +44,7 @@ class CondenserDataCollator:
         prompts: put before the examples in turn, after CLS: one for blocks, or one for the queries
             and one for the passages of pairs. Prompts count as tokens, but are never masked,
             predicted or in bags.
+        packed: make packed batches (`packing.py`), for a model after `use_packing`.
 
     Raises:
         ValueError: the tokenizer lacks a token that masking needs, or an argument is out of range.
@@ -55,6 +57,7 @@ class CondenserDataCollator:
     head_mlm_probability: float | None = None
     bag_of_words: bool = False
     prompts: Sequence[str] = ("",)
+    packed: bool = False
 
     def __post_init__(self) -> None:
         tokenizer = self.tokenizer
@@ -74,7 +77,7 @@ class CondenserDataCollator:
         self._rooms = np.array(rooms)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
 
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Make a batch.
 
         Args:
@@ -87,7 +90,8 @@ class CondenserDataCollator:
             `max_length` allows it; `labels` is the original token where masked, otherwise -100.
             With `head_mlm_probability` also `head_input_ids` and `head_targets`, the same for the
             second masking. With `bag_of_words` also `bow_targets`: each distinct ordinary token of
-            the unmasked block at its first position, otherwise -100.
+            the unmasked block at its first position, otherwise -100. A packed batch has the fields
+            that `packing.py` describes.
         """
         blocks, keys = self.read(examples)
         ids, is_text, is_token = self.frame(blocks)
@@ -99,7 +103,8 @@ class CondenserDataCollator:
             columns |= {"head_input_ids": masked, "head_targets": labels}
         if self.bag_of_words:
             columns["bow_targets"] = self._bags_of_words(ids, is_text)
-        return {name: torch.from_numpy(values).long() for name, values in columns.items()}
+        batch = {name: torch.from_numpy(values).long() for name, values in columns.items()}
+        return pack(batch, padding=self.pad_token_id) if self.packed else batch
 
     def _mask(
         self, ids: np.ndarray, is_text: np.ndarray, keys: np.ndarray, probability: float | None

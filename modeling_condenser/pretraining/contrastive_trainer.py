@@ -63,13 +63,15 @@ class Chunk(NamedTuple):
     inputs: dict[str, Any]
 
 
-def split_batch(
-    inputs: Mapping[str, torch.Tensor], chunk_size: int | None, *, packed: bool
-) -> list[Chunk]:
+def split_batch(inputs: Mapping[str, Any], chunk_size: int | None, *, packed: bool) -> list[Chunk]:
     """Split a batch of S texts into chunks, the longest texts first, so that padding is short.
 
-    `inputs` are padded at the right, each (S, T). Without a `chunk_size` there is one chunk.
+    `inputs` are padded at the right, each (S, T). Without a `chunk_size` there is one chunk, of
+    which the collator may have made a packed batch.
     """
+    if "block_index" in inputs:
+        rows = torch.arange(len(inputs["block_index"]), device=inputs["block_index"].device)
+        return [Chunk(rows, dict(inputs))]
     lengths = inputs["attention_mask"].sum(dim=1)  # (S,)
     order = lengths.argsort(descending=True, stable=True)
     chunks = []
@@ -148,7 +150,7 @@ class ContrastiveTrainer(CondenserTrainer):
         with torch.no_grad():  # by the wrapped model, in which FSDP gathers weights
             for chunk in chunks:
                 random_states.append(RandContext(chunk.rows))
-                parts.append(_vectors(model(**chunk.inputs, vectors_only=True), chunk))
+                parts.append(_vectors(model(**chunk.inputs, vectors_only=True)))
         vectors = put_back(parts, chunks).requires_grad_()  # (S, H)
         term = self._contrast_all(vectors)
         (cache,) = torch.autograd.grad(term, vectors)
@@ -172,12 +174,12 @@ class ContrastiveTrainer(CondenserTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The model's own loss of a chunk, and its vectors (C, H), with their graph."""
         if self.only_contrast:
-            vectors = _vectors(model(**chunk.inputs, vectors_only=True), chunk)
+            vectors = _vectors(model(**chunk.inputs, vectors_only=True))
             return vectors.new_zeros(()), vectors
         loss, outputs = super().compute_loss(
             model, chunk.inputs, return_outputs=True, num_items_in_batch=num_items
         )
-        return loss, _vectors(outputs, chunk)
+        return loss, _vectors(outputs)
 
     def _contrast_all(self, vectors: torch.Tensor) -> torch.Tensor:
         """The weighted loss of the vectors of all processes, given this one's, (S, H).
@@ -210,6 +212,6 @@ def _check_pairs(data: Any, batch: int, purpose: str) -> None:
         )
 
 
-def _vectors(outputs: Mapping[str, Any], chunk: Chunk) -> torch.Tensor:
-    """The vectors of a chunk, (C, H), without that of a packed batch's filler."""
-    return outputs["cls_late"][: len(chunk.rows)].float()
+def _vectors(outputs: Mapping[str, Any]) -> torch.Tensor:
+    """The vectors of a chunk, (C, H)."""
+    return outputs["cls_late"].float()

@@ -14,6 +14,7 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from modeling_condenser.cpu_kernels import use_fast_dropout
 from modeling_condenser.encoder_parts import find_tokenizer
 from modeling_condenser.encoding.unknown_tokens import warn_of_unknown
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
@@ -115,6 +116,7 @@ def make_collator(
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)
     else:
         config.lm_head_is_new = False
+    use_fast_dropout(model)
     if packed:
         use_packing(model)
     is_masked = objective != "ict" and not only_contrast
@@ -125,6 +127,8 @@ def make_collator(
         head_mlm_probability=None if only_contrast else config.head_mlm_probability,
         bag_of_words=arguments.bow_weight > 0 and not only_contrast,
         prompts=prompts_of(model, objective),
+        # The chunks of a gradient cache are packed when the batch is split.
+        packed=bool(packed) and arguments.cache_chunk_size is None,
     )
     if objective == "tsdae":
         return DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from modeling_condenser.losses import IGNORE_INDEX
-from modeling_condenser.packing import is_packing, pack
+from modeling_condenser.losses import IGNORE_INDEX, bag_sizes
+from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.publishing import provenance
 from modeling_condenser.runs.run_folder import START
 from modeling_condenser.training.trainer import ResumableTrainer
@@ -167,23 +167,27 @@ class CondenserTrainer(ResumableTrainer):
 
     def _count_targets(self, samples: Sequence[Mapping[str, Any]]) -> None:
         """Count what the losses of a step are divided by, except the masked tokens."""
-        self._counts = {}
-        counted = {"num_bags_in_batch": "bow_targets", "num_head_items_in_batch": "head_targets"}
-        for name, column in counted.items():
-            marks = [sample[column] != IGNORE_INDEX for sample in samples if column in sample]
-            if column == "bow_targets":  # blocks, not tokens
-                marks = [is_in_bag.any(dim=1) for is_in_bag in marks]
-            if marks:
-                total = torch.stack([marked.sum().to(self.args.device) for marked in marks]).sum()
-                # Over processes, if the library's own count is.
-                is_shared = self.args.average_tokens_across_devices
-                self._counts[name] = self.accelerator.reduce(total) if is_shared else total
+        self._counts, first = {}, samples[0] if samples else {}
+        if "bow_targets" in first:
+            bags = ((sample["bow_targets"], sample.get("cu_seq_lens_q")) for sample in samples)
+            has_bag = (bag_sizes(*targets) > 0 for targets in bags)
+            self._counts["num_bags_in_batch"] = self._count(has_bag)
+        if "head_targets" in first:
+            is_predicted = (sample["head_targets"] != IGNORE_INDEX for sample in samples)
+            self._counts["num_head_items_in_batch"] = self._count(is_predicted)
+
+    def _count(self, marks: Iterable[torch.Tensor]) -> torch.Tensor:
+        """Sum over micro-batches, and over processes if the library's own count does."""
+        total = torch.stack([marked.sum().to(self.args.device) for marked in marks]).sum()
+        is_shared = self.args.average_tokens_across_devices
+        return self.accelerator.reduce(total) if is_shared else total
 
     def _probe(self) -> dict[str, float]:
         """Measures of this step's batch; none under FSDP, which shards the model."""
         if "labels" not in self._batch or "noisy_input_ids" in self._batch or self.is_fsdp_enabled:
             return {}
-        batch = self._prepare_inputs(self.choose_probed(self._batch))
+        padded = unpack(self._batch) if "cu_seq_lens_q" in self._batch else self._batch
+        batch = self._prepare_inputs(self.choose_probed(padded))
         with self.accelerator.autocast():
             found = probe(self.accelerator.unwrap_model(self.model), [batch])
         return {name: found[name] for name in _PROBED if name in found}
@@ -213,9 +217,6 @@ class CondenserTrainer(ResumableTrainer):
                 "The decoder of TSDAE was removed when the training ended: make a new trainer, and "
                 "evaluate while it trains (eval_strategy)."
             )
-        n_blocks = len(inputs["attention_mask"]) if "attention_mask" in inputs else None
-        if self.is_packing and n_blocks:
-            inputs = pack(inputs)
         inputs = {**inputs, **self._counts}
         if "bow_targets" in inputs:
             # In evaluation the first one, so that losses can be compared.
@@ -227,8 +228,6 @@ class CondenserTrainer(ResumableTrainer):
         for name in self.logged_losses if model.training else ():
             if (value := outputs.get(name)) is not None:
                 self.add_measure(name, value)
-        if n_blocks and "cls_late" in outputs:
-            outputs["cls_late"] = outputs["cls_late"][:n_blocks]  # without the filler of a pack
         return (loss, outputs) if return_outputs else loss
 
     def _bow_weight_at(self, step: int) -> float:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser import CondenserDataCollator
+from modeling_condenser.packing import unpack
 from modeling_condenser.pretraining.collator import TokenBudgetBatches
 from modeling_condenser.pretraining.data import KeyedBlocks
 
@@ -200,6 +201,29 @@ def test_the_second_masking_is_independent_and_leaves_the_first_as_it_was(tokeni
     assert second[first].float().mean().item() == pytest.approx(0.5, abs=0.03)
     whole = twice["head_input_ids"].where(~second, twice["head_targets"])
     assert torch.equal(whole, restore(once))
+
+
+def test_a_packed_batch_holds_the_padded_one_and_where_its_labels_stand(any_tokenizer, texts):
+    settings = {"max_length": 48, "head_mlm_probability": 0.5, "bag_of_words": True}
+    examples = examples_of(blocks_of(any_tokenizer, texts[:30]))
+    padded, packed = (
+        CondenserDataCollator(any_tokenizer, **settings, packed=is_packed)(examples)
+        for is_packed in (False, True)
+    )
+    found = unpack(packed)
+    assert found.keys() == padded.keys()
+    for name, column in found.items():
+        is_token = padded["attention_mask"][:, : column.shape[1]] == 1
+        assert torch.equal(column[is_token], padded[name][padded["attention_mask"] == 1]), name
+    # By the padding token the Trainer counts what is no filler.
+    n_tokens = (packed["input_ids"] != any_tokenizer.pad_token_id).sum()
+    assert n_tokens == padded["attention_mask"].sum()
+    for labels, index in (("labels", "masked_index"), ("head_targets", "head_masked_index")):
+        is_masked = packed[labels][0] != -100
+        assert is_masked[packed[index]].sum() == is_masked.sum()
+        assert (len(packed[index]) + len(packed["cu_seq_lens_q"]) - 1) % 64 == 0
+        starts = packed["cu_seq_lens_q"][:-1]
+        assert not torch.isin(packed[index], starts).any()
 
 
 def test_a_tokenizer_without_the_tokens_of_masking_is_refused(wordpiece_tokenizer):

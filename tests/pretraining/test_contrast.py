@@ -115,7 +115,7 @@ def naive_step(trainer: ContrastiveTrainer, chunk_size: int) -> tuple[dict, torc
         with torch.no_grad():  # the numbers that the vectors alone would draw
             model(**chunk.inputs, vectors_only=True)
         total = total + output.loss
-        vectors.append(output.cls_late[: len(chunk.rows)])
+        vectors.append(output.cls_late)
     loss = total + trainer._contrast_all(put_back(vectors, chunks))
     loss.backward()
     return {"loss": loss.detach(), **gradients(model)}, random_state(trainer)
@@ -154,7 +154,9 @@ def test_with_dropout_the_cached_gradient_is_the_uncached_one(make_trainer, sett
 
 def test_without_dropout_chunks_give_the_gradient_of_the_padded_batch_at_once(make_trainer):
     expected, state = step(make_trainer(dropout=0.0, packed=False))
-    trainer = make_trainer(dropout=0.0)
+    trainer = make_trainer(dropout=0.0)  # which packs the batch at once
+    assert_same(step(trainer)[0], expected, 1e-5)
+    trainer = make_trainer(dropout=0.0, cache_chunk_size=3)
     for chunk_size in (3, 4, 12):
         trainer.args.cache_chunk_size = chunk_size
         found, state_after = step(trainer)

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def cut(batch, size):
 
 @torch.no_grad()
 def test_the_probe_equals_a_naive_implementation_for_any_batch_size(large_weights, make_trainer):
-    trainer = make_trainer()
+    trainer = make_trainer(packed=False)
     batch = trainer.data_collator(trainer.train_dataset.__getitems__(list(range(6))))
     set_seed(0)
     model = condenser_from_encoder(str(large_weights), skip_from=1).eval()
@@ -276,7 +277,8 @@ def test_accumulated_budget_batches_take_the_step_of_their_union(trainer_of_text
     model = copy.deepcopy(trainer.model)
     [entry] = steps_of(trainer)
     indices = [*chain.from_iterable(islice(trainer.batches, 3))]
-    batch = trainer.data_collator(trainer.train_dataset.__getitems__(indices))
+    collator = replace(trainer.data_collator, packed=False)
+    batch = collator(trainer.train_dataset.__getitems__(indices))
     output = model(**batch, bow_weight=0.7)
     output.loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
