@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from datasets import Dataset
@@ -39,7 +39,7 @@ from .words import LANGUAGES, choose_language, split_words
 INDEX_FILE, PASSAGES_FILE = "index.json", "passages.arrow"
 _SCHEMA = pa.schema([(name, pa.string()) for name in COLUMNS])
 
-PassageSource = str | Path | Dataset | Mapping[str, str] | Sequence[str]
+PassageSource: TypeAlias = str | Path | Dataset | Mapping[str, str] | Sequence[str]
 """Folder or Hub name of a collection, a data set with the columns `_id`, `title` and `text`, texts
 by id, or texts, whose ids are their places."""
 

@@ -140,7 +140,8 @@ def _read_hashes(client: Any, name: str) -> dict[str, int]:
     for logger_name in ("grpc._server", "pymilvus.client.iterator.query_iterator"):
         logging.getLogger(logger_name).setLevel(logging.CRITICAL)  # Milvus Lite has no time stamps
     how: Any = {"output_fields": ["id", "hash"], "consistency_level": "Strong"}
-    rows, found = client.query_iterator(name, batch_size=_ROWS_A_REQUEST, **how), {}
+    rows = client.query_iterator(name, batch_size=_ROWS_A_REQUEST, **how)
+    found: dict[str, int] = {}
     while batch := rows.next():
         found |= {row["id"]: row["hash"] for row in batch}
     rows.close()

@@ -120,8 +120,8 @@ def _open_index(
         name = f"{name}-{dimension}"
     folder /= f"index-{name}"
     if is_quantised:
-        index = build_quantised(vectors, precision, folder)
-        return index, index.code_size
+        quantised: Any = build_quantised(vectors, precision, folder)
+        return quantised, quantised.code_size
     if settings.is_exact:
         return None, 4 * vectors.dimension
     how: Any = {"parameters": settings.search_parameters, "seed": settings.index_seed}

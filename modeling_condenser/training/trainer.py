@@ -145,7 +145,7 @@ class ResumableTrainer(Trainer):
             )
         if self.state.global_step == first:
             logger.warning("The run was trained to its end before: no step was trained.")
-        return output
+        return output._replace(training_loss=output.metrics["train_loss"])
 
     def _enter_folder(self, asked: str | bool | None) -> Path | None:
         """Find the checkpoint to resume from, and refuse a folder or checkpoint of another run."""
@@ -182,6 +182,15 @@ class ResumableTrainer(Trainer):
     def leave_out(self, seconds: float) -> None:
         """Do not count these seconds as training, because something else took them."""
         self._started += seconds if self._ended is None else 0.0
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """The Trainer's log; the last entry of a resumed run states the loss of all its steps."""
+        losses = [entry for entry in self.state.log_history if "loss" in entry]
+        if "train_loss" in logs and losses:
+            steps = [0, *(entry["step"] for entry in losses)]
+            sums = (e["loss"] * (e["step"] - last) for e, last in zip(losses, steps, strict=False))
+            logs["train_loss"] = sum(sums) / steps[-1]
+        super().log(logs, start_time)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Refuse a checkpoint that does not fit the model; it stores shared weights once."""

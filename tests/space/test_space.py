@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -71,6 +72,27 @@ def test_a_page_is_kept_as_it_is_and_another_one_refused(write, collection, retr
     with pytest.raises(ValueError, match="made with another weights"):
         write(weights="float32")
     assert contents(out) == before
+
+
+def test_a_page_of_a_changed_collection_is_written_again_from_what_has_changed(
+    write, shuffled, tmp_path, retriever, monkeypatch
+):
+    monkeypatch.setattr(space, "write_encoder", lambda folder, *_, **how: folder.mkdir())
+    settings = {"title": "Museums", "embeddings": str(tmp_path / "vectors")}
+    out = write(**settings).folder
+    changed, encoded = shutil.copytree(shuffled, tmp_path / shuffled.name), []
+    row = {"_id": "new", "title": "", "text": "A new passage."}
+    with (changed / "corpus.jsonl").open("a") as corpus:
+        corpus.write(json.dumps(row) + "\n")
+    encode_passages = Retriever.encode_passages
+    monkeypatch.setattr(
+        Retriever,
+        "encode_passages",
+        lambda self, some: (encoded.extend(some["_id"]), encode_passages(self, some))[1],
+    )
+    write_space(str(retriever), str(changed), out, **settings)
+    shown = json.loads((out / "data" / "passages.json").read_text())
+    assert encoded == ["new"] and len(shown["ids"]) == 83 and "A new passage." in shown["texts"]
 
 
 @pytest.mark.slow
