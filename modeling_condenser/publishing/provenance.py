@@ -12,7 +12,7 @@ import gzip
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -191,7 +191,9 @@ class EvaluationResult:
 
 def read_results(folder: Path) -> list[EvaluationResult]:
     """A repository's results; none if it was not evaluated."""
-    return [EvaluationResult(**stored) for stored in read_json(folder / RESULTS_FILE, [])]
+    known = {field.name for field in fields(EvaluationResult)}  # older files have more
+    stored = read_json(folder / RESULTS_FILE, [])
+    return [EvaluationResult(**{name: one[name] for name in known & one.keys()}) for one in stored]
 
 
 def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None = None) -> None:

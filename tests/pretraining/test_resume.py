@@ -121,7 +121,7 @@ def test_a_named_checkpoint_may_have_other_settings_but_not_other_data(make, tmp
     assert make(name="b").train(resume_from_checkpoint=first).global_step == 2
 
 
-def test_the_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monkeypatch):
+def test_loss_and_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monkeypatch):
     warnings: list[str] = []
     monkeypatch.setattr(
         transformers.trainer.logger, "warning", lambda text, *_: warnings.append(text)
@@ -129,7 +129,11 @@ def test_the_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monkeypat
     kill_after(make(max_steps=4, save_steps=2), 3)
     trainer = make(max_steps=4, save_steps=2)
     output = trainer.train()
-    assert [entry["step"] for entry in trainer.state.log_history if "loss" in entry] == [1, 2, 3, 4]
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 4
+    mean = sum(losses) / 4
+    assert output.training_loss == pytest.approx(mean, rel=1e-5)
+    assert trainer.state.log_history[-1]["train_loss"] == pytest.approx(mean, rel=1e-5)
     assert trainer.run_facts()["train_seconds"] > output.metrics["train_runtime"]
     assert not warnings  # of missing keys, which are tied weights
 
