@@ -125,6 +125,7 @@ def write_space(
     )
 
     def build(folder: Path) -> None:
+        _check_unchanged(out)
         shutil.copytree(_PAGE, folder, dirs_exist_ok=True)
         (folder / "npm").mkdir()
         for file in fetch_npm_files():
@@ -148,6 +149,17 @@ def write_space(
         where: Any = {"kind": "space", "private": private, "token": token}
         commit = commit_folder(out, push, message="Push with condenser", stale=(), **where)
     return PushReport(out, measure_files(out), (out / CARD_FILE).read_text("utf-8"), commit)
+
+
+def _check_unchanged(out: Path) -> None:
+    """Raise a ValueError if somebody has changed the page that would be written again."""
+    for file in filter(Path.is_file, _PAGE.rglob("*")):
+        own = out / file.relative_to(_PAGE)
+        if own.is_file() and own.read_bytes() != file.read_bytes():
+            raise ValueError(
+                f"The collection has changed, but {own} differs from what would be written again: "
+                "name another folder, and copy your changes there."
+            )
 
 
 def _read_system(model: str) -> System:

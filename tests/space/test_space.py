@@ -93,6 +93,10 @@ def test_a_page_of_a_changed_collection_is_written_again_from_what_has_changed(
     write_space(str(retriever), str(changed), out, **settings)
     shown = json.loads((out / "data" / "passages.json").read_text())
     assert encoded == ["new"] and len(shown["ids"]) == 83 and "A new passage." in shown["texts"]
+    (out / "index.html").write_text("mine")
+    with pytest.raises(ValueError, match="index.html differs from what would be written again"):
+        write(**settings)
+    assert (out / "index.html").read_text() == "mine"
 
 
 @pytest.mark.slow
