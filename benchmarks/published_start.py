@@ -179,7 +179,9 @@ class Runs:
                 Path(corpus).mkdir()
                 shutil.copy(Path(self.collection) / CORPUS_FILE, corpus)
         settings = {"model": model, "corpus": corpus, "output_dir": str(out), "keep_adapted": True}
-        return str(adapt({**settings, "labels": arm == _WITH_LABELS}).model)
+        if arm == _WITH_LABELS:
+            settings["labels"] = True
+        return str(adapt(settings).model)
 
     def with_labels(self, size: int, seed: int) -> Path:
         """The collection with `size` of its judgements for training."""
