@@ -47,7 +47,7 @@ def test_the_stored_card_names_no_machine_and_its_code_and_name_work_everywhere(
         exec(compile(block.partition("```")[0], "README.md", "exec"), names)
     text = "what is the capital of Norway"  # of which the code makes `vectors`
     system: Any = parse_system("starter,pooling=cls")
-    of_system = system.open(device="cpu").encode_queries([text])
+    of_system = system.open().encode_queries([text])
     of_sentence_transformers = names["model"].encode([text])
     for found in (names["vectors"], of_system, of_sentence_transformers):
         np.testing.assert_allclose(found, plain_vectors(FOLDER, [text]).numpy(), atol=1e-4)

@@ -30,7 +30,7 @@ TEXTS = Dataset.from_dict({"text": ["a b " * 20, "b a " * 20]})
 OPENERS: dict[str, Callable[[Path], Any]] = {
     "retriever": lambda f: Retriever(f).encode_queries(["a"]),
     "plain encoder": lambda f: Retriever(f, pooling="cls").encode_queries(["a"]),
-    "system": lambda f: parse_system(str(f)).open(device="cpu"),  # of evaluate, search and space
+    "system": lambda f: parse_system(str(f)).open(),  # of evaluate, search and space
     "start": lambda f: condenser_from_encoder(str(f)),
     "checkpoint": CondenserForPreTraining.from_pretrained,
     "export": lambda f: export_encoder(f, f"{f}-out"),
@@ -134,6 +134,18 @@ def try_to_open(folder: Path, opener: str) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "opened"
+
+
+@pytest.mark.slow
+def test_every_opener_opens_a_harmless_folder(exported, bert_run, tmp_path):
+    for kind, openers in OPENERS_OF.items():
+        folder = tmp_path / kind
+        make_folder(bert_run / "model" if kind == "run" else exported, folder)
+        if kind == "st":
+            (folder / "encoding_contract.json").unlink()
+        assert {opener: try_to_open(folder, opener) for opener in openers} == dict.fromkeys(
+            openers, "opened"
+        )
 
 
 @pytest.mark.slow
