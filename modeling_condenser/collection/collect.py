@@ -60,8 +60,7 @@ def collect(
         overlap: tokens that a passage may repeat of the one before, as whole sentences.
         model: folder or Hub name of the encoder whose tokens are counted, at most as many as it
             reads.
-        text_column: of tables; by default text, content or body. Of several, the first that a row
-            has is read.
+        text_column: of tables, before text, content and body; the first that a row has is read.
         title_column: of tables.
         encoding: of text that is not UTF-8; found out by default.
 
@@ -74,7 +73,8 @@ def collect(
     cut = _open_cutter(model, max_tokens, overlap)
     files = find_files(sources, without=[target.resolve(), Path(labels or out).resolve()])
     done = Collected(str(out))
-    found = FileReader(done, text_column or TEXT_COLUMNS, title_column, encoding).read(files)
+    columns = (*(text_column or ()), *TEXT_COLUMNS)
+    found = FileReader(done, columns, title_column, encoding).read(files)
     with whole_folder(target) as folder:
         with (folder / CORPUS_FILE).open("w", encoding="utf-8") as corpus:
             documents = _write_passages(corpus, found, cut, done)

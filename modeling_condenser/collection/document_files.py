@@ -162,8 +162,10 @@ class FileReader:
             except ImportError as error:
                 self._leave_out(name, f"{ending} needs {error.name}: {_INSTALL_HINT}")
             except (ValueError, OSError) as error:
-                logger.warning("%s cannot be read: %s", name, error)
-                self._leave_out(name, "not readable", str(error))
+                details = str(error).replace(str(path), name)
+                is_named = name in details
+                logger.warning("%s", details if is_named else f"{name} cannot be read: {details}")
+                self._leave_out(name, "not readable", details)
 
     def _note_encoding(self, encoding: str) -> None:
         if encoding != "utf-8":

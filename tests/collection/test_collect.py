@@ -262,10 +262,12 @@ def test_a_mistake_is_explained(settings, message, tmp_path, monkeypatch):
 
 
 def test_a_stated_encoding_and_column_are_used(tmp_path):
-    (tmp_path / "pl.csv").write_bytes("tekst,title\nProszę o zwrot,Książka\n".encode("cp1250"))
-    collect(tmp_path / "pl.csv", tmp_path / "out", encoding="cp1250", text_column=["tekst"])
-    [row] = rows_of(tmp_path / "out")
-    assert (row["title"], row["text"]) == ("Książka", "Proszę o zwrot")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/pl.csv").write_bytes("tekst,title\nProszę o zwrot,Książka\n".encode("cp1250"))
+    (tmp_path / "in/usual.csv").write_text("title,text\nBook,I want my money back\n")
+    collect(tmp_path / "in", tmp_path / "out", encoding="cp1250", text_column=["tekst"])
+    found = [(row["title"], row["text"]) for row in rows_of(tmp_path / "out")]
+    assert found == [("Książka", "Proszę o zwrot"), ("Book", "I want my money back")]
 
 
 @pytest.mark.parametrize(
