@@ -359,18 +359,25 @@ class Page:
             return ""
         return " ▲" if test.difference > 0 else " ▼"
 
+    def place(self, key: tuple[str, str, str]) -> tuple[int, int, str]:
+        """Where a cell stands in the table of verdicts."""
+        name, arm, cell = key
+        return NAMES.index(name), ARMS.index(arm), cell
+
     def verdicts(self) -> str:
         """Each verdict, beside what the test queries say of the same model."""
         rows = ["| | verdict | test queries (p uncorrected) |", "| --- | --- | --- |"]
-        for name, arm in product(self.names, _ADAPT):
-            made = self.out / name / arm / "0" / "made"
-            key, start = (name, arm, 0, "alone"), (name, ARMS[0], 0, "alone")
-            if key not in self.values:
+        for name, arm, cell in sorted(self.found, key=self.place):
+            made, size = self.out / name / arm / cell / "made", int(cell.partition("-")[0])
+            if not (made / VERDICT_FILE).is_file():
                 continue
+            key = (name, arm, size, "alone")
+            start = (name, ARMS[0], 0 if arm == _WITH_LABELS else size, "alone")
             verdict = read_adaptation(made).verdict
             own, test = verdict.comparison, compare(self.values[key], self.values[start])
+            title = f"{name}, {arm}" + (f", {size} labels" if size else "")
             rows.append(
-                f"| {name}, {arm} | {verdict.outcome}: {own.difference:+.3f}, "
+                f"| {title} | {verdict.outcome}: {own.difference:+.3f}, "
                 f"p = {own.p_value:.2g} | {test.difference:+.3f}, p = {test.p_value:.2g} |"
             )
         return "\n".join([*rows, ""])
