@@ -126,6 +126,8 @@ def pool(
     """
     if pooling == "cls":
         return hidden[:, :1] if starts is None else hidden.index_select(1, starts[:-1])
+    if pooling != "mean":
+        raise ValueError(f"pooling is {pooling!r}, expected cls or mean.")
     states = widen(hidden)  # sums need the precision
     if starts is not None:
         lengths, block = starts.diff(), block_of_rows(starts, hidden.shape[1])

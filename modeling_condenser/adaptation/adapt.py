@@ -64,8 +64,8 @@ logger = logging.getLogger(__name__)
 
 VERDICT_FILE = "verdict.json"
 _DEPTH, _DEV = 100, "dev"
-_JUDGED = 300  # made queries of each kind that the verdict is about
-_LEAST_JUDGED = 50
+_MOST_ASKED = 300  # made queries of each kind that the verdict is about
+_LEAST_ASKED = 50
 MARGIN = 0.005  # least gain on made queries that counts, because they are not those of users
 
 Values = dict[str, float]
@@ -73,7 +73,7 @@ Values = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Judged:
+class Questions:
     """Queries of the verdict: their vectors (Q, D), names, and judgements."""
 
     vectors: np.ndarray
@@ -214,16 +214,16 @@ class _Adapter:
         folder = self.out / EMBEDDINGS_FOLDER
         return np.concatenate([*encode_collection(self.start, self.passages, folder).blocks()])
 
-    def measure(self, passages: np.ndarray, queries: np.ndarray, judged: Judged) -> Values:
-        """The figure of each judged query, from vectors (N, D) and (Q, D)."""
+    def measure(self, passages: np.ndarray, queries: np.ndarray, asked: Questions) -> Values:
+        """The figure of each query, from vectors (N, D) and (Q, D)."""
         run = search_exact_arrays(
             passages,
             self.ids,
             query_embeddings=queries,
-            query_ids=judged.names,
+            query_ids=asked.names,
             depth=min(_DEPTH, len(self.ids)),
         )
-        return evaluate_run(judged.qrels, run, measures=[MEASURE]).per_query[MEASURE]
+        return evaluate_run(asked.qrels, run, measures=[MEASURE]).per_query[MEASURE]
 
     def verdict(self, after: Values, before: Values) -> Verdict:
         made = f"{len(before)} queries of kinds that were not trained on"
@@ -265,12 +265,12 @@ class _Adapter:
         """
         maps = fit(self.training)
         before, after = dict[str, float](), [dict[str, float]() for _ in maps]
-        for kind, judged in self.judged.items():
-            before |= self.measure(vectors, judged.vectors, judged)
+        for kind, asked in self.questions.items():
+            before |= self.measure(vectors, asked.vectors, asked)
             own = maps if kind == _DEV else fit(self.training.without(kind))
             for values, matrix in zip(after, own, strict=True):
-                moved = apply_map(vectors, matrix), apply_map(judged.vectors, matrix)
-                values |= self.measure(*moved, judged)
+                moved = apply_map(vectors, matrix), apply_map(asked.vectors, matrix)
+                values |= self.measure(*moved, asked)
         best = max(range(len(maps)), key=lambda i: fmean(after[i].values()))
         if not compare(after[best], after[0], seed=self.recipe.seed).p_value < ALPHA:
             best = 0
@@ -278,20 +278,20 @@ class _Adapter:
         return maps[best], before, after[best]
 
     @cached_property
-    def judged(self) -> dict[str, Judged]:
+    def questions(self) -> dict[str, Questions]:
         """The queries of the verdict: those of the split dev, or else some of each kind."""
         if self.dev is not None:
             vectors = self.start.encode_queries(list(self.dev.queries.values()))
-            return {_DEV: Judged(vectors, list(self.dev.queries), self.dev.qrels)}
-        found, queries = dict[str, Judged](), self.training.queries
+            return {_DEV: Questions(vectors, list(self.dev.queries), self.dev.qrels)}
+        found, queries = dict[str, Questions](), self.training.queries
         for kind in dict.fromkeys(query.kind for query in queries):
-            rows = [row for row, query in enumerate(queries) if query.kind == kind][:_JUDGED]
-            if len(rows) < min(_LEAST_JUDGED, len(queries)) or len(rows) == len(queries):
+            rows = [row for row, query in enumerate(queries) if query.kind == kind][:_MOST_ASKED]
+            if len(rows) < min(_LEAST_ASKED, len(queries)) or len(rows) == len(queries):
                 continue
             names = [f"{kind} {row}" for row in rows]
             own = [self.ids[queries[row].passage] for row in rows]
             qrels = {name: {passage: 1} for name, passage in zip(names, own, strict=True)}
-            found[kind] = Judged(self.training.vectors[rows], names, qrels)
+            found[kind] = Questions(self.training.vectors[rows], names, qrels)
         if not found:
             raise ValueError(
                 "Nothing is left to judge by: there are no dev queries, and queries of one kind "
