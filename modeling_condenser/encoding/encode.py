@@ -102,7 +102,8 @@ def _update(
     folder = earlier.folder
     origin = earlier.origin or earlier.passages
     new = replace(wanted, folder=folder.with_name(f".{folder.name}.update"), origin=origin)
-    if read_json(new.folder / MANIFEST_FILE, {}).get("passages") != new.passages:
+    begun = read_json(new.folder / MANIFEST_FILE, {})
+    if (begun.get("passages"), begun.get("retriever")) != (new.passages, new.retriever):
         shutil.rmtree(new.folder, ignore_errors=True)
     embeddings = _claim(new, passages)
     kept = _find_kept(earlier, embeddings)
@@ -212,6 +213,7 @@ def claim_folder(
 
     Raises a ValueError if the folder holds other passages.
     """
+    restore_folder(Path(folder))  # if an update was killed
     return _claim(_describe(retriever, passages, Path(folder), shard_size=shard_size), passages)
 
 

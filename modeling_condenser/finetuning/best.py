@@ -12,7 +12,7 @@ from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.reduce import reduce_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval.dense import search_exact_arrays
-from modeling_condenser.retrieval.runs import drop_own_passages
+from modeling_condenser.retrieval.runs import drop_own_passages, rank_passages
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,8 @@ class DevRanking(BaseEvaluator):
     def __init__(self, retriever: Retriever, dev: Collection, *, seed: int):
         super().__init__()
         self.retriever, generator = retriever, np.random.default_rng(seed)
-        names = generator.permutation(list(dev.qrels))[:_QUERIES].tolist()
+        answerable = [name for name, grades in dev.qrels.items() if max(grades.values()) > 0]
+        names = generator.permutation(answerable)[:_QUERIES].tolist()
         qrels = {name: dev.qrels[name] for name in names}
         self.dev = reduce_collection(dev, qrels, n_others=_OTHERS, generator=generator)
 
@@ -42,8 +43,12 @@ class DevRanking(BaseEvaluator):
             query_ids=list(self.dev.queries),
             depth=min(_DEPTH, len(self.dev.passages)),
         )
-        found = drop_own_passages(run, self.dev.qrels)
-        return {METRIC: calc_aggregate([nDCG @ 10], self.dev.qrels, found)[nDCG @ 10]}
+        # Ranks for scores, because tools order ties in different ways.
+        ranks = {
+            query: {passage: -float(rank) for rank, (passage, _) in enumerate(rank_passages(found))}
+            for query, found in drop_own_passages(run, self.dev.qrels).items()
+        }
+        return {METRIC: calc_aggregate([nDCG @ 10], self.dev.qrels, ranks)[nDCG @ 10]}
 
 
 class KeepBest(TrainerCallback):

@@ -72,6 +72,12 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     if settings.get("load_best_model_at_end", settings.keys().isdisjoint(_STRATEGIES)):
         dev = load_dev_queries(settings)
 
+    if dev is None and settings.get("load_best_model_at_end"):
+        raise ValueError(
+            "load_best_model_at_end is true, but there are no dev queries to find the best weights "
+            "by: give a collection with a split dev (qrels/dev.tsv), or leave it out."
+        )
+
     def make_trainer(recipe: FinetuningRecipe, arguments: Any) -> RetrieverTrainer:
         recipe = keep_similarity(recipe)
         encoder = open_encoder(recipe.encoder, recipe.contract_changes)
@@ -82,7 +88,8 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     saving: dict[str, Any] = {"save_strategy": "steps" if "save_steps" in settings else "no"}
     if dev is not None:
         saving |= {"load_best_model_at_end": True, "metric_for_best_model": METRIC}
-        saving |= {"eval_strategy": "steps", "eval_steps": settings.get("save_steps", 0.2)}
+        saving["eval_strategy"] = settings.get("save_strategy", "steps")
+        saving["eval_steps"] = settings.get("save_steps", 0.2)
         saving |= {} if "save_steps" in settings else {"save_strategy": "best"}
     folder = run_training(
         settings,

@@ -10,7 +10,7 @@ opened.
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,7 @@ from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_dev, load_passages
-from modeling_condenser.collection.passages import COLUMNS, check_id, find_rows, titles_and_texts
+from modeling_condenser.collection.passages import COLUMNS, PassageIndex, check_id, iterate_rows
 from modeling_condenser.collection.sentences import sentence_starts
 from modeling_condenser.model_files.model_folder import read_json
 from modeling_condenser.runs.progress import show_bars
@@ -30,7 +30,7 @@ from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import whole_file, write_json
 
-from .dense import DenseSearcher, SearchSettings
+from .dense import MILVUS, DenseSearcher, SearchSettings
 from .fusion import FUSIONS
 from .searchers import HybridSearcher, Searcher, open_searcher
 from .systems import HYBRID, System, SystemLike, parse_systems
@@ -63,7 +63,7 @@ class Passage(NamedTuple):
 class _State(NamedTuple):
     """What a search reads; an update replaces it whole."""
 
-    passages: Dataset
+    passages: PassageIndex
     searcher: Searcher
     stopwords: frozenset[str]
 
@@ -118,7 +118,12 @@ class Index:
         if parsed.kind == "run":
             raise ValueError(f"{parsed.model} is a run file, which cannot answer a new query.")
         temporary = tempfile.TemporaryDirectory(prefix="condenser-index-") if not folder else None
-        place = Path(temporary.name if temporary else str(folder))
+        if search.index.startswith(MILVUS):
+            raise ValueError(
+                f"index is {search.index}, but an Index keeps its vectors in its folder: name a "
+                "faiss factory string, or use `condenser search` with Milvus."
+            )
+        place = Path(temporary.name if temporary else str(folder)).resolve()
         _check_folder(place)
         _write_passages(place, passages)
         is_tuned = parsed.kind == "hybrid" and isinstance(passages, str | Path)
@@ -137,7 +142,7 @@ class Index:
             raise FileNotFoundError(f"{folder} holds no complete index: use Index.build first.")
         [settings] = fill(content["settings"], SearchSettings)
         [system] = parse_systems([content["system"]], settings)
-        return cls(Path(folder), system, settings)
+        return cls(Path(folder).resolve(), system, settings)
 
     def save(self, folder: str | Path) -> None:
         """Copy the index to a new or empty folder."""
@@ -167,8 +172,7 @@ class Index:
         texts = {str(place): query for place, query in enumerate(queries)}
         with show_bars(False):
             run = searcher.search(texts, depth=k)
-        rows = find_rows(passages, (name for found in run.values() for name in found))
-        read = dict(zip(rows, titles_and_texts(passages, [*rows.values()]), strict=True))
+        read = passages.read(name for found in run.values() for name in found)
         answers = []
         for place, query in texts.items():
             words = [word for word in dict.fromkeys(split_words(query)) if word not in stopwords]
@@ -177,7 +181,7 @@ class Index:
         return answers
 
     def __len__(self) -> int:
-        return len(self._state.passages)
+        return len(self._state.passages.content)
 
     def __repr__(self) -> str:
         return f"Index({len(self):,} passages, {self.system.text}, {self.folder})"
@@ -196,16 +200,21 @@ class Index:
         parts: Any = searcher.bm25 if isinstance(searcher, HybridSearcher) else searcher
         is_dense = isinstance(parts, DenseSearcher)
         language = choose_language(passages) if is_dense else parts.language
-        return _State(passages, searcher, frozenset(LANGUAGES[language]))
+        return _State(PassageIndex(passages), searcher, frozenset(LANGUAGES[language]))
 
 
 def _check_folder(folder: Path, *, is_new: bool = False) -> None:
     """Raise a FileExistsError unless a folder is empty, or holds a part of an index."""
     is_part = (folder / PASSAGES_FILE).is_file() and not (folder / INDEX_FILE).is_file()
-    if folder.exists() and (folder.is_file() or any(folder.iterdir())) and (is_new or not is_part):
+    is_used = folder.is_file() or (folder.is_dir() and any(map(_is_shown, folder.iterdir())))
+    if is_used and (is_new or not is_part):
         raise FileExistsError(
             f"{folder} is not empty: name a new folder, or use Index.open and update."
         )
+
+
+def _is_shown(file: Path) -> bool:
+    return not file.name.startswith(".")  # as parts of killed calls are
 
 
 def _anywhere(system: System) -> System:
@@ -219,8 +228,8 @@ def _anywhere(system: System) -> System:
 
 def _write_passages(folder: Path, source: PassageSource) -> None:
     """Check passages and write them into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     passages = _read_passages(source)
+    folder.mkdir(parents=True, exist_ok=True)
     with (
         whole_file(folder / PASSAGES_FILE) as file,
         pa.ipc.new_stream(file, _SCHEMA) as stream,
@@ -232,27 +241,28 @@ def _write_passages(folder: Path, source: PassageSource) -> None:
 def _read_passages(source: PassageSource) -> Dataset:
     if isinstance(source, str | Path):
         return load_passages(source)
-    if isinstance(source, Dataset):
-        if missing := set(COLUMNS) - set(source.column_names):
-            raise ValueError(
-                f"The data set lacks {', '.join(sorted(missing))}: expected {COLUMNS}."
-            )
-        return source
-    pairs: Iterable[tuple[str, str]] = (
-        source.items()
-        if isinstance(source, Mapping)
-        else ((str(i), t) for i, t in enumerate(source))
-    )
-    columns: dict[str, list[str]] = {name: [] for name in COLUMNS}
-    for name, text in pairs:
-        if not isinstance(text, str):
-            raise ValueError(f"The text of passage {name!r} is {text!r:.80}, expected a text.")
-        check_id(name, "the id of a passage")
-        for column, value in zip(COLUMNS, (name, "", text), strict=True):
-            columns[column].append(value)
-    if not columns["_id"]:
+    if not isinstance(source, Dataset):
+        texts: Mapping[Any, Any] = (
+            source if isinstance(source, Mapping) else {str(i): t for i, t in enumerate(source)}
+        )
+        columns = {"_id": [*texts], "title": [""] * len(texts), "text": [*texts.values()]}
+        for name, text in texts.items():
+            if not isinstance(name, str) or not isinstance(text, str):
+                raise ValueError(f"Got {name!r:.80}: {text!r:.80}, expected an id and a text.")
+        source = Dataset.from_dict(columns)
+    elif missing := set(COLUMNS) - set(source.column_names):
+        raise ValueError(f"The data set lacks {', '.join(sorted(missing))}: expected {COLUMNS}.")
+    ids = set[str]()
+    for row in iterate_rows(source.select_columns(list(COLUMNS))):
+        if not all(isinstance(row[name], str) for name in COLUMNS):
+            raise ValueError(f"Got the passage {row!r:.200}, expected texts in {COLUMNS}.")
+        check_id(row["_id"], "the id of a passage")
+        if row["_id"] in ids:
+            raise ValueError(f"Two passages have the id {row['_id']}: give each its own.")
+        ids.add(row["_id"])
+    if not ids:
         raise ValueError("There are no passages: expected at least one.")
-    return Dataset.from_dict(columns)
+    return source
 
 
 def _show(name: str, title: str, text: str, score: float, words: Sequence[str]) -> Passage:

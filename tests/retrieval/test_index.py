@@ -128,13 +128,20 @@ def test_what_does_not_fit_is_refused(tmp_path):
     (tmp_path / "mine" / "file").touch()
     (tmp_path / "run.trec").touch()
     index = Index.build(TEXTS, folder=tmp_path / "index")
+    twice = Dataset.from_dict({name: ["a", "a"] for name in ("_id", "title", "text")})
     for error, message, call in (
         (FileExistsError, "is not empty: name a new", lambda: index.save(tmp_path / "mine")),
         (FileExistsError, "is not empty", lambda: Index.build(TEXTS, folder=tmp_path / "index")),
         (FileNotFoundError, "holds no complete index", lambda: Index.open(tmp_path / "mine")),
         (ValueError, "is a run file", lambda: Index.build(TEXTS, str(tmp_path / "run.trec"))),
         (ValueError, "There are no passages", lambda: Index.build([])),
-        (ValueError, "passage 'a' is None, expected a text", lambda: index.update({"a": None})),  # type: ignore[dict-item]
+        (ValueError, "'a': None, expected an id and a text", lambda: index.update({"a": None})),  # type: ignore[dict-item]
+        (ValueError, "Two passages have the id a", lambda: index.update(twice)),
+        (
+            ValueError,
+            "keeps its vectors in its folder",
+            lambda: Index.build(TEXTS, index="milvus:a.db"),
+        ),
         (ValueError, "no white space", lambda: index.update({"a b": "text"})),
         (ValueError, "lacks _id, title", lambda: index.update(Dataset.from_dict({"text": [""]}))),
         (ValueError, "expected a list of queries", lambda: index.search("snow")),
@@ -145,3 +152,8 @@ def test_what_does_not_fit_is_refused(tmp_path):
         with pytest.raises(error, match=message):
             call()
     assert index.search([QUERY])[0][0].id == "may"
+
+
+def test_what_a_killed_build_leaves_is_no_obstacle(tmp_path):
+    (tmp_path / ".passages.arrow.host-1.partial").touch()
+    assert len(Index.build(TEXTS, folder=tmp_path)) == len(TEXTS)
