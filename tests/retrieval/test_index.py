@@ -17,6 +17,7 @@ TEXTS = {
     "may": "In May the flowers open. The river is high then. Snow melts.",
     "snow": "Snow falls in winter.",
 }
+MILVUS = "milvus:a.db"
 QUERY = "where does the snow melt into a river?"
 
 
@@ -140,7 +141,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
         (
             ValueError,
             "keeps its vectors in its folder",
-            lambda: Index.build(TEXTS, index="milvus:a.db"),
+            lambda: Index.build(TEXTS, "starter", index=MILVUS),
         ),
         (ValueError, "no white space", lambda: index.update({"a b": "text"})),
         (ValueError, "lacks _id, title", lambda: index.update(Dataset.from_dict({"text": [""]}))),
