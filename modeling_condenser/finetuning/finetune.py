@@ -3,6 +3,7 @@
 import copy
 import logging
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Poolin
 from sentence_transformers.util import SimilarityFunction
 from torch import nn
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from transformers.trainer_utils import EvalLoopOutput
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_dev
@@ -274,6 +276,13 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         self.drawn_anew = [data.drawn] if data.drawn else []
         if dev is not None:
             self.add_callback(KeepBest(self))
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """The ranking of the dev queries, whose seconds are not counted as training."""
+        started = time.perf_counter()
+        output = super().evaluation_loop(*args, **kwargs)
+        self.leave_out(time.perf_counter() - started)
+        return output
 
     def restore_start(self) -> None:
         """Put back the weights that the training started from."""
