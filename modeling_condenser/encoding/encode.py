@@ -57,6 +57,7 @@ def encode_collection(
     *,
     shard_size: int | None = None,
     devices: Sequence[str] | None = None,
+    replace_all: bool = False,
 ) -> Embeddings:
     """Encode passages into a folder, continue an interrupted call, or open a finished folder.
 
@@ -73,9 +74,11 @@ def encode_collection(
         shard_size: passages in a shard of a new folder; by default from 256 to 8,192.
         devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs if the
             retriever is on one, and its device otherwise.
+        replace_all: replace earlier vectors even if none of them is of these passages.
 
     Raises:
-        ValueError: the folder holds the vectors of another model, or an argument is wrong.
+        ValueError: the folder holds the vectors of another model, or of other passages alone, or an
+            argument is wrong.
         FileExistsError: the folder holds something else.
     """
     sixteenth = -(-len(passages) // 16)  # so that workers have shards to share
@@ -85,7 +88,7 @@ def encode_collection(
     if (wanted.folder / MANIFEST_FILE).is_file():
         earlier = Embeddings.open(wanted.folder, complete=False)
         if earlier.retriever == wanted.retriever and earlier.passages != wanted.passages:
-            return _update(earlier, wanted, retriever, passages, devices)
+            return _update(earlier, wanted, retriever, passages, devices, replace_all)
     embeddings = _claim(wanted, passages)
     _encode_missing(retriever, passages, embeddings, devices)
     return embeddings
@@ -97,6 +100,7 @@ def _update(
     retriever: Retriever,
     passages: Dataset,
     devices: Sequence[str] | None,
+    replace_all: bool,
 ) -> Embeddings:
     """Replace embeddings by those of other passages, and continue a killed call that did."""
     folder = earlier.folder
@@ -107,6 +111,13 @@ def _update(
         shutil.rmtree(new.folder, ignore_errors=True)
     embeddings = _claim(new, passages)
     kept = _find_kept(earlier, embeddings)
+    has_vectors = len(earlier.missing_shards()) < len(earlier.shards)
+    if has_vectors and kept is not None and (kept.rows < 0).all() and not replace_all:
+        shutil.rmtree(new.folder)
+        raise ValueError(
+            f"{folder} holds the vectors of other passages, of which none is in this collection: "
+            "name another folder, or remove this one."
+        )
     _encode_missing(retriever, passages, embeddings, devices, kept)
     replace_folder(folder, new.folder)
     return Embeddings.open(folder)

@@ -190,7 +190,12 @@ class Index:
         """Complete what the system needs to search the stored passages."""
         passages: Any = Dataset.from_file(str(self.folder / PASSAGES_FILE))
         searcher = open_searcher(
-            self.system, passages, self.folder, settings=self.settings, dev=dev
+            self.system,
+            passages,
+            self.folder,
+            settings=self.settings,
+            dev=dev,
+            replace_all=True,
         )
         if isinstance(searcher, HybridSearcher):
             name = next(name for name, fusion in FUSIONS.items() if fusion == searcher.fusion)

@@ -60,11 +60,13 @@ def open_searcher(
     embeddings: Path | None = None,
     settings: SearchSettings | None = None,
     dev: Collection | None = None,
+    replace_all: bool = False,
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
     `folder` stores the index and, unless `embeddings` names another folder, the embeddings; later
     calls open them. Unless a hybrid system states its fusion, `choose_fusion` selects it on `dev`.
+    `replace_all` is that of `encode_collection`.
     """
     settings = settings or SearchSettings()
     if system.kind == "run":
@@ -72,7 +74,8 @@ def open_searcher(
     if system.kind == "bm25":
         return Bm25(passages, folder=folder / BM25, **system.settings)
     place = embeddings or folder / EMBEDDINGS_FOLDER
-    dense = _open_dense(system.encoder.completed(settings), passages, folder, place, settings)
+    encoder = system.encoder.completed(settings)
+    dense = _open_dense(encoder, passages, folder, place, settings, replace_all)
     if system.kind == "encoder":
         return dense
     lexical, fusion = Bm25(passages, folder=folder / BM25), DEFAULT
@@ -85,7 +88,12 @@ def open_searcher(
 
 
 def _open_dense(
-    system: System, passages: Dataset, folder: Path, place: Path, settings: SearchSettings
+    system: System,
+    passages: Dataset,
+    folder: Path,
+    place: Path,
+    settings: SearchSettings,
+    replace_all: bool,
 ) -> DenseSearcher:
     """Encode the passages and build the index of an encoder, or open those that are stored."""
     from modeling_condenser.encoding.encode import encode_collection
@@ -97,8 +105,14 @@ def _open_dense(
         if read_json(place / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
             whole = retriever  # truncated vectors are stored
     client = connect(settings.index) if settings.index.startswith(MILVUS) else None
-    how: Any = {"shard_size": settings.shard_size, "devices": settings.device_list}
-    vectors = encode_collection(whole, passages, place, **how)
+    vectors = encode_collection(
+        whole,
+        passages,
+        place,
+        shard_size=settings.shard_size,
+        devices=settings.device_list,
+        replace_all=replace_all,
+    )
     if retriever is not whole:
         vectors = vectors.truncated(retriever.dimension, retriever=retriever.fingerprint)
     if client is not None:

@@ -247,6 +247,19 @@ def test_an_update_is_a_fresh_encoding_but_for_float_error(bert_folder, tmp_path
         assert [passage for passage, _ in found] == [passage for passage, _ in wanted]
 
 
+def test_vectors_of_other_passages_alone_are_not_replaced(bert_folder, tmp_path):
+    retriever = Retriever(bert_folder, pooling="mean", device="cpu")
+    made = encode_collection(retriever, PASSAGES, tmp_path / "e")
+    others = PASSAGES.map(lambda row: {"text": f"{row['text']} elsewhere"})
+    before = {file.name: file.read_bytes() for file in (tmp_path / "e").iterdir()}
+    with pytest.raises(ValueError, match="vectors of other passages, of which none is in this"):
+        encode_collection(retriever, others, tmp_path / "e")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "e").iterdir()} == before
+    assert [file.name for file in tmp_path.iterdir()] == ["e"]
+    replaced = encode_collection(retriever, others, tmp_path / "e", replace_all=True)
+    assert replaced.passages != made.passages
+
+
 @pytest.fixture
 def step(collection, tmp_path):
     return EncodeShards(model="stub", collection=str(collection), folder=str(tmp_path / "vectors"))
