@@ -1,5 +1,6 @@
 """Read documents: rows of Hub data sets or local files, as a data set with the column `text`."""
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +28,12 @@ from modeling_condenser.collection.text_files import (
 )
 from modeling_condenser.runs.recipe import fill
 
+logger = logging.getLogger(__name__)
+
 _FILE = re.compile(
-    r"\.(txt|jsonl?|csv|parquet|md|html?|pdf|docx)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE
+    r"\.(txt|jsonl?|csv|parquet|md|markdown|html?|pdf|docx)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE
 )
+_README = re.compile(r"readme(\.\w+)?", re.IGNORECASE)
 _KINDS_OF_ROWS = {"txt", "json", "csv", "parquet"}
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
@@ -46,8 +50,8 @@ class Source:
             .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .bz2, .xz, .zst); the
             folder of `save_to_disk`; or a collection (a BEIR folder or "health"), for its passages.
             Files of several kinds, and .md, .html, .pdf and .docx files, are read as by `condenser
-            collect`: a document a file, or a row of a table; .md files beside one other kind are
-            not read. What exists comes before a pattern or a Hub name.
+            collect`: a document a file, or a row of a table; the README of a folder is not read.
+            What exists comes before a pattern or a Hub name.
         name, split, revision: configuration, split, and branch, tag or commit of a Hub data set.
         text_column: column that holds the text; others are not read.
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
@@ -141,13 +145,14 @@ def _load_texts(source: Source) -> Dataset:
 def _find_files(path: Path, source: Source) -> tuple[list[Path], Callable[..., Iterator[_Text]]]:
     """The files of text at a path, in a folder or of a pattern, and the function that reads them.
 
-    Empty and hidden files are left out.
+    Empty and hidden files are left out, and of a folder the README, which describes data.
     """
     found = find_files([str(path)]).values() if path.is_dir() else match_paths(path)
     kinds: dict[str, list[Path]] = {}
     for file in found:
         match = _FILE.search(file.name)
-        if match and file.is_file() and file.stat().st_size > 0:
+        is_about = path.is_dir() and _README.fullmatch(file.name)
+        if match and not is_about and file.is_file() and file.stat().st_size > 0:
             kinds.setdefault(match[1].lower().removesuffix("l"), []).append(file)
     if not kinds:
         raise FileNotFoundError(
@@ -155,8 +160,11 @@ def _find_files(path: Path, source: Source) -> tuple[list[Path], Callable[..., I
             "(owner/name), or a local file, folder or pattern of .txt, .jsonl, .json, .csv or "
             ".parquet files, or of .md, .html, .pdf or .docx files."
         )
-    if len(kinds) > 1:
-        kinds.pop("md", None)  # such as a README
+    if kinds.keys() == {"txt"}:
+        logger.info(
+            "%s: each line of a .txt file is a document; `condenser collect` makes one of a file.",
+            source.path,
+        )
     files = [file for own in kinds.values() for file in own]
     is_rows = len(kinds) == 1 and kinds.keys() <= _KINDS_OF_ROWS
     return files, _read_texts if is_rows else _read_documents

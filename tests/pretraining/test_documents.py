@@ -50,7 +50,7 @@ def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path):
     write(tmp_path / "c" / "a.jsonl", TEXTS[:1])
     write(tmp_path / "c" / "later" / "a.jsonl", TEXTS[2:])
     (tmp_path / "c" / "empty.jsonl").touch()
-    (tmp_path / "c" / "notes.md").write_text("not a document")
+    (tmp_path / "c" / "README.md").write_text("not a document")
     for hidden in ("._a.txt", ".ipynb_checkpoints/a-checkpoint.txt", "sub/.old/a.txt"):
         write(tmp_path / "c" / hidden, TEXTS[1:])
     assert read(tmp_path / "c") == read(f"{tmp_path}/c/**/*.jsonl") == TEXTS
@@ -70,6 +70,13 @@ def test_documents_of_several_kinds_are_read_as_collect_reads_them(tmp_path, cap
     assert sorted(read(tmp_path / "c")) == sorted(texts)
     assert "d.html is not text of a known encoding" in caplog.text
     assert read(tmp_path / "c" / "b.html") == [html]
+
+
+def test_markdown_beside_one_other_kind_is_read(tmp_path):
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "a.txt").write_text("one line")
+    (tmp_path / "c" / "b.md").write_text("Much more text.")
+    assert sorted(read(tmp_path / "c")) == ["Much more text.", "one line"]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
