@@ -163,7 +163,7 @@ def n_positions(encoder: Any) -> int | None:
     return n_rows - position_offset(encoder) if isinstance(n_rows, int) and n_rows > 0 else None
 
 
-def settle_pooler(encoder: nn.Module) -> None:
+def freeze_pooler(encoder: nn.Module) -> None:
     """Freeze an encoder's pooler, because no loss reads it and data parallelism needs gradients.
 
     A pooler that was never trained (its bias is zero) becomes tanh(CLS).

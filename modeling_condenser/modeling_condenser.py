@@ -44,11 +44,11 @@ from .encoder_parts import (
     embed,
     find_layers,
     find_tokenizer,
+    freeze_pooler,
     n_positions,
     pool,
     recorded_calls,
     replace_cls,
-    settle_pooler,
     take_lm_head,
     write_encoder,
     write_modules,
@@ -203,7 +203,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         self.condenser = CondenserModel(config)
         self.lm_head, self._tied_weights_keys = build_lm_head(config.encoder_config)
         self.post_init()
-        settle_pooler(self.condenser.encoder)
+        freeze_pooler(self.condenser.encoder)
 
     @classmethod
     def from_encoder(cls, name_or_path: str, **settings: Any) -> Any:
@@ -236,7 +236,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         model, info = loaded
         missing = {key for key in info["missing_keys"] if not (new_head and key.startswith(_HEAD))}
         refuse_incomplete(name, missing, set(info["unexpected_keys"]))
-        settle_pooler(model.condenser.encoder)  # loading replaces its weights
+        freeze_pooler(model.condenser.encoder)  # loading replaces its weights
         return (model, info) if wants_info else model
 
     def get_output_embeddings(self) -> nn.Module:

@@ -34,7 +34,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
-from modeling_condenser.finetuning.finetune import open_encoder
+from modeling_condenser.finetuning.finetune import open_trainable
 from modeling_condenser.model_files.contract import states_encoding
 from modeling_condenser.model_files.model_folder import find_model_folder, module_paths
 from modeling_condenser.publishing.export import write_repository
@@ -135,7 +135,7 @@ def open_start(recipe: AdaptationRecipe) -> Retriever:
             "sentence-transformers, or an export). Make one with `condenser pretrain` and "
             "`condenser finetune`."
         )
-    retriever = open_encoder(recipe.model, {}, dtype=recipe.dtype)
+    retriever = open_trainable(recipe.model, {}, dtype=recipe.dtype)
     if retriever.contract.similarity != "cosine":
         raise ValueError(
             f"{recipe.model} compares by {retriever.contract.similarity}, expected a model that "
@@ -242,7 +242,7 @@ class _Adapter:
         recipe = publishable({"encoder": settings.pop("model"), **settings})
         stage = Stage(ADAPTATION, recipe, publishable(run))
         # In float32, whatever the dtype of encoding is.
-        transformer: Any = open_encoder(self.recipe.model, {}).model[0]
+        transformer: Any = open_trainable(self.recipe.model, {}).model[0]
         folder_of_config = self.start.folder / module_paths(self.start.folder)[0]
         precision = AutoConfig.from_pretrained(folder_of_config).dtype or torch.float32
         write_repository(

@@ -145,7 +145,7 @@ def write_analysis(
     panels = {"": {entry["label"]: entry for entry in shown}}
     pictures = {training_log.ENTROPY_FILE: training_log.draw_entropies(panels)}
     if courses:
-        pictures[training_log.READINESS_FILE] = training_log.draw_curves(courses)
+        pictures[training_log.READINESS_PICTURE] = training_log.draw_curves(courses)
     template = Template(Path(__file__).with_name("readiness.md.jinja").read_text("utf-8"))
     n_layers = max(len(training_log.layer_entropies(entry)) for entry in entries)
     report = template.render(

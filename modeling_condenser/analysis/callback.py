@@ -87,7 +87,7 @@ class ReadinessCallback(TrainerCallback):
             control.should_log = should_log
         trainer.accelerator.wait_for_everyone()
         if isinstance(trainer, CondenserTrainer):
-            trainer.leave_out(time.perf_counter() - started)
+            trainer.exclude_time(time.perf_counter() - started)
 
 
 @contextmanager

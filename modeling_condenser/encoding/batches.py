@@ -144,7 +144,7 @@ def plan_batches(
     return batches
 
 
-def use_packing(model: SentenceTransformer) -> bool:
+def accept_packed(model: SentenceTransformer) -> bool:
     """Change a model to accept packed batches; return False and change nothing if it cannot."""
     modules: list[Any] = list(model)
     if not _can_pack(*modules):

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from modeling_condenser.collection.chunks import rows_a_read
 from modeling_condenser.runs.progress import bar
 
-from .batches import Tokens, make_batches, tokenize_texts, use_packing
+from .batches import Tokens, accept_packed, make_batches, tokenize_texts
 from .embeddings import Dtype, Embeddings, check_vectors, find_best
 from .opening import fingerprint_retriever, open_encoder
 from .unknown_tokens import warn_of_unknown
@@ -98,7 +98,7 @@ class Retriever:
             raise ValueError(f"token_budget is {token_budget}, expected at least 1.")
         # Float32 is padded, as in the evaluation script of an export.
         self._has_warned = False
-        self._is_packed = dtype != "float32" and use_packing(self.model)
+        self._is_packed = dtype != "float32" and accept_packed(self.model)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -12,7 +12,7 @@ from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_dev
 from modeling_condenser.collection.reduce import reduce_collection
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.finetuning.finetune import open_encoder
+from modeling_condenser.finetuning.finetune import open_trainable
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import read_provenance, write_provenance
@@ -114,7 +114,7 @@ def judge_finetuned(settings: Mapping[str, Any], folder: Path) -> str | None:
         return None
     names = FinetuningRecipe.__annotations__.keys() & settings.keys()
     (recipe,) = fill({name: settings[name] for name in names}, FinetuningRecipe)
-    start = open_encoder(recipe.encoder, recipe.contract_changes)
+    start = open_trainable(recipe.encoder, recipe.contract_changes)
     verdict = str(judge(start, Retriever(folder), dev))
     write_provenance(folder, [*stages, replace(own, run={**own.run, "verdict": verdict})])
     write_card(folder)

@@ -29,7 +29,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_dev
-from modeling_condenser.encoder_parts import settle_pooler
+from modeling_condenser.encoder_parts import freeze_pooler
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
@@ -82,7 +82,7 @@ def finetune(settings: Mapping[str, Any]) -> Path:
 
     def make_trainer(recipe: FinetuningRecipe, arguments: Any) -> RetrieverTrainer:
         recipe = keep_similarity(recipe)
-        encoder = open_encoder(recipe.encoder, recipe.contract_changes)
+        encoder = open_trainable(recipe.encoder, recipe.contract_changes)
         data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
         return RetrieverTrainer(recipe, encoder, data, arguments, dev=dev)
 
@@ -128,7 +128,7 @@ def keep_similarity(recipe: FinetuningRecipe) -> FinetuningRecipe:
     return recipe
 
 
-def open_encoder(name: str, changes: Mapping[str, Any], *, dtype: Dtype = "float32") -> Retriever:
+def open_trainable(name: str, changes: Mapping[str, Any], *, dtype: Dtype = "float32") -> Retriever:
     """Load an encoder to fine-tune; `changes` are fields of `EncodingContract`.
 
     The model is reduced to transformer and pooling: the losses normalise vectors themselves.
@@ -148,7 +148,7 @@ def open_encoder(name: str, changes: Mapping[str, Any], *, dtype: Dtype = "float
             f"pooling {pooling!r}; expected Transformer, Pooling ({', '.join(get_args(Pooling))}) "
             "and possibly Normalize: state another pooling, or use sentence-transformers itself."
         )
-    settle_pooler(modules[0].model)
+    freeze_pooler(modules[0].model)
     del opened.model[2:]
     return opened
 
@@ -273,7 +273,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             loss=make_loss(recipe, encoder.model),
             evaluator=DevRanking(encoder, dev, seed=arguments.seed) if dev else None,
         )
-        self.drawn_anew = [data.drawn] if data.drawn else []
+        self.epoch_dependent = [data.drawn] if data.drawn else []
         if dev is not None:
             self.add_callback(KeepBest(self))
 
@@ -281,12 +281,12 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         """The ranking of the dev queries, whose seconds are not counted as training."""
         started = time.perf_counter()
         output = super().evaluation_loop(*args, **kwargs)
-        self.leave_out(time.perf_counter() - started)
+        self.exclude_time(time.perf_counter() - started)
         return output
 
     def restore_start(self) -> None:
         """Put back the weights that the training started from."""
-        start = open_encoder(str(self.encoder.folder), self.recipe.contract_changes)
+        start = open_trainable(str(self.encoder.folder), self.recipe.contract_changes)
         self.encoder.model.load_state_dict(start.model.state_dict())
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:

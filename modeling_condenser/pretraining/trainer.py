@@ -109,7 +109,7 @@ class CondenserTrainer(ResumableTrainer):
         self._batch: dict[str, Any] = {}  # the first of this step
         self._since: tuple[float, int, int] | None = None  # time, step and tokens of the last entry
         data = (self.train_dataset, self.batches)
-        self.drawn_anew = [drawn for drawn in data if hasattr(drawn, "set_epoch")]
+        self.epoch_dependent = [drawn for drawn in data if hasattr(drawn, "set_epoch")]
 
     def _prepare_evaluation(self, data: Any) -> Any:
         """Make examples of evaluation data, or of a mapping of several, if they are text."""
@@ -202,7 +202,7 @@ class CondenserTrainer(ResumableTrainer):
         """The Trainer's loop, whose seconds are not counted as training."""
         started = time.perf_counter()
         output = super().evaluation_loop(*args, **kwargs)
-        self.leave_out(time.perf_counter() - started)
+        self.exclude_time(time.perf_counter() - started)
         return output
 
     def compute_loss(
@@ -245,9 +245,9 @@ class CondenserTrainer(ResumableTrainer):
         so_far = self._losses.get(name, torch.zeros((), device=value.device))
         self._losses[name] = so_far + value.detach().float()
 
-    def leave_out(self, seconds: float) -> None:
+    def exclude_time(self, seconds: float) -> None:
         """Do not count these seconds as training, because something else took them."""
-        super().leave_out(seconds)
+        super().exclude_time(seconds)
         if self._since is not None:
             since, step, tokens = self._since
             self._since = (since + seconds, step, tokens)

@@ -20,7 +20,7 @@ from transformers import (
 from transformers.utils import logging
 
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
-from modeling_condenser.encoder_parts import find_layers, n_positions, settle_pooler
+from modeling_condenser.encoder_parts import find_layers, freeze_pooler, n_positions
 from modeling_condenser.model_files.model_folder import (
     quiet_loading,
     refuse_kernels,
@@ -123,7 +123,7 @@ def _load_parts(name_or_path: str, config: Any, **kwargs: Any) -> tuple[Any, nn.
     of_pooler = {key for key in missing if key.startswith("pooler.")}
     refuse_incomplete(name_or_path, missing - of_pooler, set())
     if of_pooler:
-        settle_pooler(encoder)
+        freeze_pooler(encoder)
     masked_lm, missing = _open(AutoModelForMaskedLM, name_or_path, config, **kwargs)
     of_encoder = f"{masked_lm.base_model_prefix}."
     if all(key.startswith(of_encoder) for key in missing):

@@ -228,7 +228,7 @@ def _draw_pictures(stages: Mapping[str, Stage]) -> dict[str, bytes]:
     if logs:
         pictures[CURVES_FILE] = training_log.draw_curves(logs)
     if any(len(entries) > 1 for entries in readiness.values()):
-        pictures[training_log.READINESS_FILE] = training_log.draw_curves(readiness)
+        pictures[training_log.READINESS_PICTURE] = training_log.draw_curves(readiness)
     if panels:
         pictures[training_log.ENTROPY_FILE] = training_log.draw_entropies(panels)
     return pictures

@@ -18,7 +18,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-READINESS_FILE = "readiness.png"
+READINESS_PICTURE = "readiness.png"
 ENTROPY_FILE = "attention_entropy.png"
 PREFIX = "readiness/"
 ENTROPY, EVEN_ENTROPY = f"{PREFIX}entropy", f"{PREFIX}entropy_even"

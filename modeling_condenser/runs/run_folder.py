@@ -36,7 +36,7 @@ TRAINING_STATE += ["training_args.bin", MANIFEST]
 START = "start_fingerprint"  # of the weights and the configuration that a training starts from
 
 # Settings that may change when a run is resumed, because its result does not depend on them.
-_FREE = set(
+_MAY_DIFFER = set(
     "dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
     "dataloader_pin_memory devices disable_tqdm hub_always_push hub_model_id hub_private_repo "
     "hub_revision hub_strategy log_level logging_dir logging_first_step logging_steps "
@@ -44,7 +44,7 @@ _FREE = set(
     "save_steps save_strategy save_total_limit trackio_bucket_id trackio_space_id "
     "trackio_static_space_id work_folder".split()
 )
-_UNSTATED = {"output_dir", "hub_token"}  # the place of the folder, and a secret
+_NOT_RECORDED = {"output_dir", "hub_token"}  # the place of the folder, and a secret
 _PACKAGES = (
     "condenser torch transformers datasets sentence-transformers faiss-cpu bm25s ir-measures"
 )
@@ -69,7 +69,7 @@ class RunIdentity:
         not compared.
         """
         then, now = _stated(earlier.settings), _stated(self.settings)
-        names = sorted({*then, *now} - _FREE)
+        names = sorted({*then, *now} - _MAY_DIFFER)
         pairs = {name: (then.get(name, "not set"), now.get(name, "not set")) for name in names}
         for name in sorted(earlier.fingerprints.keys() & self.fingerprints.keys()):
             pairs[name] = (earlier.fingerprints[name][:12], self.fingerprints[name][:12])
@@ -149,7 +149,7 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
 
 def _stated(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they are written to a recipe: paths as text, tuples as lists."""
-    stated = {name: value for name, value in settings.items() if name not in _UNSTATED}
+    stated = {name: value for name, value in settings.items() if name not in _NOT_RECORDED}
     return json.loads(json.dumps(stated, default=str))
 
 

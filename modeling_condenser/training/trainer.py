@@ -65,12 +65,12 @@ class ResumableTrainer(Trainer):
     Attributes:
         facts: for the run's record and the model card, with fingerprints of the model and the data.
         settings: of the recipe; None in a script, whose settings are the trainer's arguments.
-        drawn_anew: data and samplers whose `set_epoch` is called as each epoch begins.
+        epoch_dependent: data and samplers whose `set_epoch` is called as each epoch begins.
     """
 
     facts: dict[str, Any]
     settings: Mapping[str, Any] | None = None
-    drawn_anew: Sequence[Any] = ()
+    epoch_dependent: Sequence[Any] = ()
     push_in_progress: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -179,7 +179,7 @@ class ResumableTrainer(Trainer):
         """Seconds of the training so far, over all sessions of a run that was resumed."""
         return (time.perf_counter() if self._ended is None else self._ended) - self._started
 
-    def leave_out(self, seconds: float) -> None:
+    def exclude_time(self, seconds: float) -> None:
         """Do not count these seconds as training, because something else took them."""
         self._started += seconds if self._ended is None else 0.0
 
@@ -305,7 +305,7 @@ class _SetEpoch(TrainerCallback):
         self.trainer = trainer
 
     def on_epoch_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
-        for drawn in self.trainer.drawn_anew:
+        for drawn in self.trainer.epoch_dependent:
             drawn.set_epoch(int(state.epoch or 0))
 
 

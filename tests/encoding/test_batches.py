@@ -105,7 +105,7 @@ def test_a_text_that_the_tokenizer_does_not_know_is_warned_of_once(bert_folder, 
 def packed(folder: Path, **settings: Any) -> Retriever:
     """A retriever that packs in float32, too, in which exactness can be seen."""
     retriever = Retriever(folder, device="cpu", **settings)
-    retriever._is_packed = batches.use_packing(retriever.model)
+    retriever._is_packed = batches.accept_packed(retriever.model)
     return retriever
 
 
@@ -185,7 +185,7 @@ def test_other_models_stay_padded(bert_folder, tmp_path):
         lambda size: [Dense(size, 12, **to_tokens), Pooling(12, pooling_mode="mean")],
     )
     for folder in (left, causal, dense):
-        assert not batches.use_packing(SentenceTransformer(str(folder), device="cpu"))
+        assert not batches.accept_packed(SentenceTransformer(str(folder), device="cpu"))
     # Float32 is padded, too, as in the evaluation script.
     settings: Any = {"pooling": "cls", "device": "cpu"}
     _, shapes = encode(Retriever(bert_folder, **settings))

@@ -20,7 +20,7 @@ from modeling_condenser.finetuning.finetune import (
     RetrieverTrainer,
     finetune,
     keep_similarity,
-    open_encoder,
+    open_trainable,
     sample_batches,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
@@ -143,7 +143,7 @@ def test_other_rows_in_the_same_file_are_refused(train, write_jsonl, texts):
 def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert_folder, tmp_path):
     further = [modules.Pooling(32, pooling_mode="mean"), modules.Normalize()]
     folder = save_modules(tmp_path / "st", bert_folder, lambda _: further, length=40)
-    opened = open_encoder(str(folder), DOT)
+    opened = open_trainable(str(folder), DOT)
     assert opened.contract == EncodingContract(40, 40, "mean", "dot", token_type_ids=True)
     assert [type(module) for module in opened.model] == [modules.Transformer, modules.Pooling]
     expected = SentenceTransformer(str(folder), device="cpu").encode(["a river"])
@@ -178,13 +178,13 @@ def test_encoders_that_an_export_cannot_hold_are_refused(bert_folder, bert_run, 
     further = [modules.Pooling(32, "mean"), modules.Dense(32, 8)]
     folder = save_modules(tmp_path / "dense", bert_folder, lambda _: further)
     with pytest.raises(ValueError, match="the modules Transformer, Pooling, Dense and"):
-        open_encoder(str(folder), DOT)
+        open_trainable(str(folder), DOT)
     with pytest.raises(ValueError, match="is a Condenser checkpoint: .*condenser export"):
-        open_encoder(str(bert_run / "model"), DOT)
+        open_trainable(str(bert_run / "model"), DOT)
 
 
 def test_a_pooler_is_not_trained_and_a_new_one_becomes_the_identity(bert_folder):
-    opened = open_encoder(str(bert_folder), {**DOT, "pooling": "cls"})  # a masked LM has none
+    opened = open_trainable(str(bert_folder), {**DOT, "pooling": "cls"})  # a masked LM has none
     pooler = opened.model[0].model.pooler
     assert pooler.dense.weight.equal(torch.eye(32)) and not pooler.dense.bias.any()
     assert not any(parameter.requires_grad for parameter in pooler.parameters())

@@ -60,7 +60,7 @@ def test_the_log_holds_means_over_the_steps_since_the_last_entry_and_probing_cha
     each, both = make_trainer("a", max_steps=4), make_trainer("b", max_steps=4, logging_steps=2)
     entries = []
     measurer = TrainerCallback()
-    measurer.on_step_end = lambda *args, **kwargs: both.leave_out(1000)
+    measurer.on_step_end = lambda *args, **kwargs: both.exclude_time(1000)
     both.add_callback(measurer)
     for trainer in (each, both):
         set_seed(7)
