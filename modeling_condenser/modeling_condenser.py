@@ -387,13 +387,17 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
 
     def _check_second_masking(self, labels: Any, head_input_ids: Any, head_targets: Any) -> None:
         rate = self.config.head_mlm_probability if self._has_head else None
-        n_given = (head_input_ids is not None) + (head_targets is not None)
-        n_expected = 0 if rate is None else 2
-        if n_given != n_expected and (rate is None or labels is not None):
+        is_given = [values is not None for values in (head_input_ids, head_targets)]
+        if rate is None and any(is_given):
             raise ValueError(
-                f"The head of this model has head_mlm_probability {rate}, so a batch must have "
-                f"{'neither' if rate is None else 'both'} of head_input_ids and head_targets: make "
-                f"batches with CondenserDataCollator(head_mlm_probability={rate})."
+                "This model has no head_mlm_probability, so it reads no second masking: leave out "
+                "head_input_ids and head_targets."
+            )
+        if rate is not None and labels is not None and not all(is_given):
+            raise ValueError(
+                f"The head of this model has head_mlm_probability {rate}, so a batch with labels "
+                "must have head_input_ids and head_targets: make batches with "
+                f"CondenserDataCollator(head_mlm_probability={rate})."
             )
 
 

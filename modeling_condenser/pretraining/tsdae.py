@@ -125,4 +125,5 @@ def remove_decoder(model: Any) -> None:
     """Make a model with a decoder a plain masked LM again."""
     ties = model._tied_weights_keys
     model._tied_weights_keys = {n: ties[n] for n in ties if not n.startswith("head.")}
-    del model.head, model.forward
+    del model.head
+    del model.forward  # that of the instance; the class has its own
