@@ -80,7 +80,7 @@ def plot_curves(panels: Mapping[str, Mapping[str, Figures]], *, x_label: str) ->
 
 
 def plot_map(vectors: Mapping[str, np.ndarray], topics: Mapping[str, Sequence[int]]) -> Figure:
-    """Draw the vectors of passages in two dimensions by t-SNE (thesis, Figure B.2).
+    """Draw the vectors of passages in two dimensions by t-SNE.
 
     Args:
         vectors: title of a panel -> (N, D), the passages of all topics one after the other.
