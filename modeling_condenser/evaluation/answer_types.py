@@ -1,7 +1,6 @@
 """Classify by rules what kind of answer a question asks for, and group queries by it.
 
-The types are the six coarse classes of Li & Roth (2002), "Learning Question Classifiers", by which
-the thesis breaks its results down (section 4.4.2, Table 4.4).
+The types are the six coarse classes of Li & Roth (2002), "Learning Question Classifiers".
 """
 
 import re
@@ -11,7 +10,6 @@ from typing import Literal, get_args
 import pandas as pd
 
 AnswerType = Literal["description", "number", "human", "location", "entity", "abbreviation"]
-"""In the order of the thesis's Table 4.4."""
 
 _MOST_WORDS = {"1-4 words": 4, "5-8 words": 8, "9-12 words": 12, "13 words or more": float("inf")}
 # The first pattern that is found decides.
@@ -96,10 +94,12 @@ def _type_of_noun(phrase: str) -> AnswerType | None:
     return found
 
 
-def group_queries(queries: Mapping[str, str]) -> dict[str, dict[str, list[str]]]:
+def group_queries(
+    queries: Mapping[str, str], *, at_least: int = 1
+) -> dict[str, dict[str, list[str]]]:
     """Group queries (id -> text) by "answer type" and by "query length", in words.
 
-    Empty groups and queries without a type are left out.
+    Smaller groups than `at_least` and queries without a type are left out.
     """
     types = [answer_type(text) for text in queries.values()]
     lengths = [len(text.split()) for text in queries.values()]
@@ -108,5 +108,8 @@ def group_queries(queries: Mapping[str, str]) -> dict[str, dict[str, list[str]]]
         "query length": pd.cut(lengths, [-1, *_MOST_WORDS.values()], labels=list(_MOST_WORDS)),
     }
     table = pd.DataFrame(columns, index=list(queries))
-    groups = {by: table.groupby(by, observed=True).groups for by in table}
-    return {by: {name: list(ids) for name, ids in of.items()} for by, of in groups.items() if of}
+    found = {}
+    for by in table:
+        groups = table.groupby(by, observed=True).groups.items()
+        found[by] = {name: list(ids) for name, ids in groups if len(ids) >= at_least}
+    return {by: groups for by, groups in found.items() if groups}

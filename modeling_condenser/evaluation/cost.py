@@ -1,7 +1,7 @@
 """Measure the time and memory of one encoding step of any retriever.
 
-A step is a forward pass over 8 texts of 64 random tokens, as in the thesis (section 4.4.1, Figure
-4.2). Each measurement runs in a new process, so that the memory of the caller does not count.
+A step is a forward pass over 8 texts of 64 random tokens. Each measurement runs in a new process,
+so that the memory of the caller does not count.
 """
 
 import json

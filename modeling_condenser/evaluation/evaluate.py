@@ -149,7 +149,7 @@ def evaluate(
         folder,
         results,
         collection=loaded,
-        command=_command(recipe, search, parsed),
+        command=_command(recipe, search, [s.text for s in parsed], recipe.collection),
         seed=recipe.seed,
     )
     if loaded and recipe.card:
@@ -200,23 +200,26 @@ def _report_on_cards(
         if not system.is_export:
             continue
         hybrids = [(s, r) for s, r in measured if s.kind == "hybrid" and s.encoder == system]
-        named = [System(PLACEHOLDER), *(replace(s, model=HYBRID + PLACEHOLDER) for s, _ in hybrids)]
+        named = [replace(system, model=PLACEHOLDER)]
+        named += [replace(s, model=HYBRID + PLACEHOLDER) for s, _ in hybrids]
+        place = Path(recipe.collection)
+        texts = [s.published_text for s in (*(s for s, _ in baselines), *named)]
         report_on_card(
             system.model,
             result,
             [other for _, other in (*baselines, *hybrids)],
             collection=collection,
             source=recipe.collection,
-            command=_command(recipe, search, [*(s for s, _ in baselines), *named]),
+            command=_command(recipe, search, texts, place.name if place.exists() else str(place)),
             seed=recipe.seed,
         )
 
 
-def _command(recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[System]) -> str:
-    """The command that reproduces a report. Local paths are reduced to their last parts."""
-    place = Path(recipe.collection)
-    collection = place.resolve().name if place.exists() else recipe.collection
-    words = [*(system.published_text for system in systems), collection]
+def _command(
+    recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[str], collection: str
+) -> str:
+    """The command that makes a report of these systems, the baseline first."""
+    words = [*systems, collection]
     if recipe.baseline:
         words += ["--baseline", words.pop(0)]
     defaults = {**vars(EvaluationRecipe(["bm25"], "")), **vars(SearchSettings()), "split": ""}

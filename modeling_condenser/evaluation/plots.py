@@ -4,17 +4,21 @@ The first system, the baseline, is grey; a system has the same colour in every p
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from modeling_condenser.publishing.training_log import FONT_SIZE, as_png, make_panels
+from modeling_condenser.publishing.pictures import (
+    FONT_SIZE,
+    add_legend,
+    as_png,
+    line_styles,
+    make_panels,
+)
 
-_COLOURS = ["grey", *(f"C{number}" for number in range(10))]
-_SHIFT = 0.05  # of the systems' intervals, so that they do not hide each other
+_SPREAD = 0.1  # of the systems' intervals around a tick, so that they do not hide each other
 
 Figures = Mapping[str, Mapping[str, Any]]
 """System -> its `mean`, and the bounds of its `interval`, which may be None."""
@@ -43,12 +47,13 @@ def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
 
 def plot_bars(panels: Mapping[str, Figures]) -> Figure:
     """Draw each system's mean and interval as a bar, in panels (title -> figures)."""
-    n_systems = len(next(iter(panels.values())))
-    size = (3.5, 0.75 + 0.3 * n_systems)
-    figure, axes = make_panels(list(panels), size=size, sharex=True, sharey=True)
+    names = list(next(iter(panels.values())))
+    height, styles = 0.5 + 0.25 * len(names), line_styles(names, grey=names[0])
+    figure, axes = make_panels(list(panels), height=height, sharex=True, sharey=True)
     for panel, systems in zip(axes, panels.values(), strict=True):
         means, errors = _read(list(systems.values()))
-        bars = panel.barh(list(systems), means, xerr=errors, color=_COLOURS)
+        colours = [styles[name]["color"] for name in names]
+        bars = panel.barh(names, means, xerr=errors, color=colours)
         panel.bar_label(bars, fmt="%.3f", padding=4, fontsize=FONT_SIZE)
         panel.margins(x=0.25)
         panel.set_xticks([])
@@ -58,23 +63,24 @@ def plot_bars(panels: Mapping[str, Figures]) -> Figure:
 
 def plot_curves(panels: Mapping[str, Mapping[str, Figures]], *, x_label: str) -> Figure:
     """Draw each system's means and intervals over groups (title -> group -> figures)."""
-    figure, axes = make_panels(list(panels), size=(4.8, 3.6))
+    figure, axes = make_panels(list(panels))
     for panel, groups in zip(axes, panels.values(), strict=True):
         systems = list(next(iter(groups.values())))
-        styles = cycle(product(["-", "--"], _COLOURS))
-        for number, (system, (line, colour)) in enumerate(zip(systems, styles, strict=False)):
+        styles = line_styles(systems, grey=systems[0])
+        shifts = np.linspace(-_SPREAD, _SPREAD, len(systems) + 2)[1:-1]
+        for system, shift in zip(systems, shifts, strict=True):
             means, errors = _read([figures[system] for figures in groups.values()])
-            places = np.arange(len(groups)) + _SHIFT * (number - len(systems) / 2)
-            style: Any = {"color": colour, "linestyle": line, "marker": "."}
-            panel.errorbar(places, means, errors, label=system, **style)
+            places = np.arange(len(groups)) + shift
+            panel.errorbar(places, means, errors, label=system, **styles[system])
         panel.set_xticks(range(len(groups)), list(groups))
         panel.set_xlabel(x_label, fontsize=FONT_SIZE)
-    axes[-1].legend(fontsize=FONT_SIZE - 1)
+        panel.grid(alpha=0.3)
+    add_legend(figure)
     return figure
 
 
 def plot_map(vectors: Mapping[str, np.ndarray], topics: Mapping[str, Sequence[int]]) -> Figure:
-    """Draw the vectors of passages in two dimensions by t-SNE (thesis, Figure B.2).
+    """Draw the vectors of passages in two dimensions by t-SNE.
 
     Args:
         vectors: title of a panel -> (N, D), the passages of all topics one after the other.
@@ -83,16 +89,18 @@ def plot_map(vectors: Mapping[str, np.ndarray], topics: Mapping[str, Sequence[in
     from sklearn.manifold import TSNE  # takes a second
 
     ends = np.cumsum([len(rows) for rows in topics.values()])
-    figure, axes = make_panels(list(vectors), size=(4.8, 3.6))
+    figure, axes = make_panels(list(vectors))
+    styles = line_styles(list(topics))
     for panel, found in zip(axes, vectors.values(), strict=True):
         units = found / np.linalg.norm(found, axis=1, keepdims=True).clip(min=1e-12)
         perplexity = min(30, (len(found) - 1) / 3)
         places = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(units)
         for topic, own in zip(topics, np.split(places, ends[:-1]), strict=True):
-            panel.scatter(own[:, 0], own[:, 1], s=12, label=topic[:30])
+            style = styles[topic] | {"linestyle": "none"}
+            panel.plot(own[:, 0], own[:, 1], label=topic[:30], **style)
         panel.set_xticks([])
         panel.set_yticks([])
-    axes[-1].legend(fontsize=FONT_SIZE - 1)
+    add_legend(figure)
     return figure
 
 

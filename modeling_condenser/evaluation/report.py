@@ -8,9 +8,10 @@ per_query.tsv    one line for each query: id, text, and each system's value in e
 """
 
 import base64
+import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations, count
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,28 @@ from modeling_condenser.collection.collection import Collection, checksum_qrels
 from modeling_condenser.publishing import markdown
 from modeling_condenser.publishing.markdown import counted, p_in_words
 from modeling_condenser.runs.run_folder import describe_machine
-from modeling_condenser.runs.whole_files import checksum_file, write_json
+from modeling_condenser.runs.whole_files import checksum_file, read_json, write_json
 
 from .answer_types import group_queries
+from .changed_queries import find_changed
 from .measures import Evaluation, make_evaluation
 from .plots import draw_report
-from .significance import ALPHA, N_RESAMPLES, Comparison, compare_in_groups, correct, holm
+from .significance import (
+    MARKS,
+    N_RESAMPLES,
+    Comparison,
+    compare_in_groups,
+    correct,
+    holm,
+    mark,
+)
 from .system_results import SystemResult
 
 _TEMPLATE = Path(__file__).with_name("report.md.jinja")
 _WEB_PAGE = Path(__file__).with_name("web_page.html.jinja")
+
+REPORT_FILE = "report.json"
+_LEAST_QUERIES = 20  # of a group, whose mean would be chance otherwise
 
 Systems = Mapping[str, Evaluation]
 """Name -> measures of the same queries; the first system is the baseline."""
@@ -71,21 +84,51 @@ class Report:
             if figures["against_baseline"]
         }
 
-    def __str__(self) -> str:
-        lines, comparisons = [self.content["title"]], self.comparisons
-        sizes = self.content["bytes_per_vector"]
-        for system, means in self.means.items():
-            size = f" ({sizes[system]:,.0f} bytes per vector)" if sizes.get(system) else ""
-            lines.append(f"{system}{size}:")
-            for measure, mean in means.items():
-                lines.append(f"  {measure:<{max(map(len, means))}}  {mean:.4f}")
-                if c := comparisons.get((system, measure)):
-                    p, baseline = p_in_words(c.p_adjusted), self.content["baseline"]
-                    lines[-1] += f"   {c.difference:+.4f} from {baseline}, {p}"
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each system and measure: mean, bounds, and the difference with its p-value.
+
+        `low` and `high` are the bounds of the 95 % interval of the mean; `difference` from the
+        baseline and `p`, after Holm's correction, are not numbers for the baseline itself.
+        """
+        sizes, rows = self.content["bytes_per_vector"], {}
+        for measure, by_system in self.content["results"].items():
+            for system, figures in by_system.items():
+                low, high = figures["interval"] or (None, None)
+                row = {"mean": figures["mean"], "low": low, "high": high}
+                if c := self.comparisons.get((system, measure)):
+                    row |= {"difference": c.difference, "p": c.p_adjusted}
+                if sizes:
+                    row["bytes_per_vector"] = sizes.get(system)
+                rows[system, measure] = row
+        order = [(system, measure) for system in self.means for measure in self.means[system]]
+        return pd.DataFrame([rows[key] for key in order], pd.MultiIndex.from_tuples(order))
+
+    def _shown(self) -> pd.DataFrame:
+        """The table of `to_pandas` as text, with marks."""
+        table, comparisons = self.to_pandas(), self.comparisons
+        shown = table[["mean"]].map("{:.4f}".format)
+        if sizes := self.content["bytes_per_vector"]:
+            shown["bytes"] = [f"{sizes[s]:,.0f}" if s in sizes else "" for s, _ in table.index]
         if comparisons:
-            n_tests = counted(len(comparisons), "comparison")
-            lines.append(f"p is two-sided, by Holm's correction over {n_tests}.")
-        return "\n".join(lines)
+            found = [comparisons.get(key) for key in table.index]
+            heading = f"from {self.content['baseline']}"
+            shown[heading] = [f"{c.difference:+.4f} {c.mark}" if c else "" for c in found]
+            shown["p"] = [p_in_words(c.p_adjusted) if c else "" for c in found]
+        return shown
+
+    def __str__(self) -> str:
+        return "\n".join([self.content["title"], self._shown().to_string(), *self._notes()])
+
+    def _repr_html_(self) -> str:
+        title, *notes = map(html.escape, (self.content["title"], *self._notes()))
+        return "\n".join([f"<p>{title}</p>", self._shown().to_html(), *notes])
+
+    def _notes(self) -> list[str]:
+        """What the marks and the p-values of the table mean."""
+        if not self.comparisons:
+            return []
+        n_tests = counted(len(self.comparisons), "comparison")
+        return [f"p is two-sided, by Holm's correction over {n_tests}. {MARKS}"]
 
 
 def write_report(
@@ -99,14 +142,15 @@ def write_report(
     """Compare systems, and write the report's files.
 
     Args:
-        folder: created if missing.
+        folder: created if missing. If it has a report that another command made, the new one is
+            written to its subfolder report-2, or the next that is free.
         results: of the same measures and queries. The first system is the baseline; groups of
             queries are compared in the first measure.
         collection: None for graded pairs and triplets.
         command: reproduces the report.
         seed: of all tests and intervals.
     """
-    folder, first = Path(folder), results[0]
+    folder, first = _own_folder(Path(folder), command), results[0]
     systems = {result.system: result.evaluation for result in results}
     main = next(iter(first.evaluation.means))
     queries: dict[str, str] = {}
@@ -126,6 +170,11 @@ def write_report(
         "results": _compare(systems, seed=seed),
         "pairs": _compare_pairs(systems, main, seed=seed),
         "breakdowns": _break_down(systems, main, queries, seed=seed),
+        "changed_queries": {
+            other.system: find_changed(other, first, main, collection) for other in results[1:]
+        }
+        if collection
+        else {},
         "qrels_sha256": checksum_qrels(collection.qrels) if collection else None,
         "command": command,
         "seed": seed,
@@ -137,7 +186,8 @@ def write_report(
     environment.filters["markdown"] = markdown.escape
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     report = Report(folder, results, content)
-    text = template.render(content, md=markdown, alpha=ALPHA, n_resamples=N_RESAMPLES)
+    how: Any = {"md": markdown, "mark": mark, "marks": MARKS, "n_resamples": N_RESAMPLES}
+    text = template.render(content, **how)
     report.file.write_text(text, encoding="utf-8")
     page = as_web_page(content["title"], text, folder, content["pictures"].values())
     report.file.with_suffix(".html").write_text(page, encoding="utf-8")
@@ -161,6 +211,13 @@ def as_web_page(title: str, text: str, folder: Path, pictures: Iterable[str]) ->
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     template = Template(_WEB_PAGE.read_text(encoding="utf-8"), autoescape=True)
     return template.render(title=title, body=body)
+
+
+def _own_folder(folder: Path, command: str) -> Path:
+    """The first of FOLDER, FOLDER/report-2, ... without the report of another command."""
+    places = chain([folder], (folder / f"report-{number}" for number in count(2)))
+    mine = {"command": command}
+    return next(p for p in places if read_json(p / REPORT_FILE, mine)["command"] == command)
 
 
 def _describe(result: SystemResult) -> dict[str, Any]:
@@ -208,7 +265,7 @@ def _break_down(
 ) -> dict[str, Any]:
     """Compare systems in groups of queries, in one measure; corrected over each grouping."""
     found = {}
-    for by, groups in group_queries(queries).items():
+    for by, groups in group_queries(queries, at_least=_LEAST_QUERIES).items():
         parts = {}  # a group takes the place of a measure
         for name, evaluation in systems.items():
             values = evaluation.per_query[main]
@@ -219,7 +276,7 @@ def _break_down(
 
 
 def _compare_pairs(systems: Systems, main: str, *, seed: int) -> list[dict[str, Any]]:
-    """Compare all pairs by both tests of the thesis's Table 4.3, each corrected (Holm)."""
+    """Compare all pairs by two tests, each corrected (Holm)."""
     pairs = [(system, other) for other, system in combinations(systems, 2)]
     compared = correct({(a, b): systems[a].compare(main, systems[b], seed=seed) for a, b in pairs})
     values = {name: evaluation.per_query.get(main, {}) for name, evaluation in systems.items()}

@@ -13,6 +13,10 @@ from scipy import stats
 ALPHA = 0.05
 """A difference is called significant if its corrected p-value is below this."""
 
+MARKS = (
+    f"▲ and ▼ mark a difference with p < {ALPHA} after the correction; ○ means that no difference "
+    "was shown."
+)
 N_RESAMPLES = 10_000
 _BATCH_VALUES = 2_000_000  # resampled values in memory at once: 16 MB
 _N_GROUPS = 10
@@ -42,6 +46,18 @@ class Comparison(NamedTuple):
     @property
     def is_significant(self) -> bool:
         return self.p_adjusted < ALPHA
+
+    @property
+    def mark(self) -> str:
+        """See `MARKS`."""
+        return mark(self.difference, self.p_adjusted)
+
+
+def mark(difference: float, p_adjusted: float) -> str:
+    """The mark of a difference in tables; see `MARKS`."""
+    if p_adjusted >= ALPHA:
+        return "○"
+    return "▲" if difference > 0 else "▼"
 
 
 def compare(system: Values, baseline: Values, *, seed: int = 0) -> Comparison:
@@ -90,7 +106,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def compare_in_groups(system: Values, baseline: Values, *, seed: int = 0) -> float | None:
-    """The thesis's test (section 4.4): a paired t-test over the means of ten groups of queries.
+    """A paired t-test over the means of ten random groups of queries.
 
     The queries are divided at random into groups of nearly equal size, so the p-value depends on
     the seed: prefer `compare`. It is two-sided, and None if there are fewer queries than groups.

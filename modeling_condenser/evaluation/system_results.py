@@ -58,6 +58,7 @@ class SystemResult:
     record: Mapping[str, Any] = field(default_factory=dict)  # time, and what was searched
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the system, such as its pooling
     cost: Mapping[str, Any] | None = None  # of encoding, from `measure_cost`
+    first: Mapping[str, str] = field(default_factory=dict)  # query -> the passage it ranks first
 
 
 @dataclass(frozen=True)
@@ -91,15 +92,18 @@ class Evaluator:
             run_file, record = self._fuse(system)
         else:
             run_file, record = self._search(system, self.collection, self.depth)
+        run = read_run(run_file)
         evaluation = evaluate_run(
             self.collection.qrels,
-            read_run(run_file),
+            run,
             measures=self.measures,
             answers=self.collection.answers,
             passages=self.collection.passages,
         )
         names = (system.name, self.collection.name, self.split)
-        result = SystemResult(*names, evaluation, run_file, record, system.settings)
+        first = {query: next(iter(scores)) for query, scores in run.items()}
+        settings = system.settings
+        result = SystemResult(*names, evaluation, run_file, record, settings, first=first)
         facts = dict(zip(("system", "collection", "split"), names, strict=True))
         content = {**facts, "depth": self.depth, "evaluation": vars(evaluation)}
         write_json(run_file.with_name("metrics.json"), content)
@@ -153,8 +157,8 @@ class Evaluator:
         record = json.loads(record_file.read_text())
         if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
             raise ValueError(
-                f"{run_file.parent} contains another run, with a different {', '.join(changed)}:"
-                " choose another output_dir, or remove this one"
+                f"{run_file.parent} holds the run of another search, which differs in"
+                f" {', '.join(changed)}: choose another output_dir, or remove this one."
             )
         return run_file, record
 
@@ -222,6 +226,9 @@ def report_on_card(
     is_public = hub_name(str(source)) and not Path(source).exists()
     source_name, revision = split_revision(str(source)) if is_public else (None, None)
     changed = {name: identity[name] for name in INDEX_SETTINGS if identity[name]}
+    changed = changed if identity["index"] != EXACT else {}
+    if (dtype := result.settings.get("dtype", "float32")) != "float32":
+        changed["dtype"] = dtype
     own = EvaluationResult(
         collection=result.collection,
         split=result.split,
@@ -230,7 +237,7 @@ def report_on_card(
         values=dict(evaluation.means),
         source=source_name,
         revision=revision,
-        search=changed if identity["index"] != EXACT else {},
+        search=changed,
         intervals={m: b for m in evaluation.means if (b := evaluation.interval(m, seed=seed))},
         comparisons=[
             {

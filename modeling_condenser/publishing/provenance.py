@@ -151,7 +151,7 @@ class EvaluationResult:
         depth: passages retrieved for a query.
         values: measure -> mean over the queries, unrounded.
         source: `owner/name` of the collection on the Hub; None if it is local.
-        search: settings of an approximate search; empty for exact search.
+        search: settings of an approximate search, and `dtype` unless it is float32.
         intervals: measure -> 95 % confidence interval of the mean.
         comparisons: with other systems on the same queries: `baseline`, `measure`, the baseline's
             `value`, the `difference` of this model's value from it, and the `p_value` of a

@@ -10,13 +10,11 @@ readiness/alignment, /uniformity  of the dense vectors (Wang & Isola 2020)
 readiness/zero_shot_MRR@10, ...   on a small collection; few_shot_... after fine-tuning
 """
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from .pictures import draw_lines
 
 READINESS_PICTURE = "readiness.png"
 ENTROPY_FILE = "attention_entropy.png"
@@ -57,11 +55,10 @@ _KEPT = (
     *("bow_weight", "contrastive_accuracy"),
     *(TOKENS, "learning_rate", "seconds", "tokens_per_second"),
 )
-FONT_SIZE = 8
+_EVEN = "even attention"
 
 Entry = Mapping[str, float]
 Log = Sequence[Entry]
-Points = Sequence[tuple[float, float]]
 
 
 def thin_log(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
@@ -134,9 +131,9 @@ def draw_curves(runs: Mapping[str, Log], titles: Mapping[str, str] | None = None
     entries = [entry for log in runs.values() for entry in log]
     # A run shorter than its logging interval has no entries: its picture has one empty panel.
     titles = titles or titled_measures(entries) or {"late_loss": _CURVES["late_loss"]}
-    over, scale, xlabel = "step", 1.0, "steps"
+    over, scale, x_label = "step", 1.0, "steps"
     if all(TOKENS in entry for entry in entries):
-        over, scale, xlabel = TOKENS, 1e6, "tokens seen (millions)"
+        over, scale, x_label = TOKENS, 1e6, "tokens seen (millions)"
     drawn = {
         title: {
             run: [(entry[over] / scale, entry[name]) for entry in log if name in entry]
@@ -144,7 +141,7 @@ def draw_curves(runs: Mapping[str, Log], titles: Mapping[str, str] | None = None
         }
         for name, title in titles.items()
     }
-    return _draw(drawn, xlabel)
+    return draw_lines(drawn, x_label=x_label)
 
 
 def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
@@ -157,50 +154,8 @@ def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
         found = {label: layer_entropies(entry) for label, entry in entries.items()}
         even = [entry[EVEN_ENTROPY] for entry in entries.values() if EVEN_ENTROPY in entry]
         if even:  # the same for all, on one sample
-            found["even attention"] = even[:1] * max(map(len, found.values()))
+            found[_EVEN] = even[:1] * max(map(len, found.values()))
         drawn[f"{title}\nCLS attention entropy (nats)".strip()] = {
             label: list(enumerate(values, start=1)) for label, values in found.items()
         }
-    return _draw(drawn, "layer")
-
-
-def _draw(drawn: Mapping[str, Mapping[str, Points]], xlabel: str) -> bytes:
-    """Draw a panel for each title, with a line for each label, of one colour in all panels."""
-    figure, panels = make_panels(list(drawn))
-    labels = list(dict.fromkeys(label for lines in drawn.values() for label in lines))
-    for panel, lines in zip(panels, drawn.values(), strict=True):
-        for label, points in lines.items():
-            if points:
-                colour = f"C{labels.index(label) % 10}"
-                panel.plot(*zip(*points, strict=True), color=colour, label=label, marker=".")
-        panel.set_xlabel(xlabel, fontsize=FONT_SIZE)
-        panel.locator_params("x", integer=xlabel == "layer")
-        panel.grid(alpha=0.3)
-        if len(panel.lines) > 1:
-            panel.legend(fontsize=FONT_SIZE - 1)
-    return as_png(figure)
-
-
-def make_panels(
-    titles: Sequence[str], *, size: tuple[float, float] = (4.2, 3.3), **shared: Any
-) -> tuple[Figure, list[Axes]]:
-    """A figure with a panel for each title, at most three in a row; `size` is in inches."""
-    n_columns = 2 if len(titles) == 4 else min(len(titles), 3)
-    n_rows = -(-len(titles) // n_columns)
-    figsize = (size[0] * n_columns, size[1] * n_rows)
-    figure = Figure(figsize=figsize, layout="constrained")
-    panels: list[Axes] = list(figure.subplots(n_rows, n_columns, squeeze=False, **shared).flat)
-    for panel, title in zip(panels, titles, strict=False):
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(labelsize=FONT_SIZE)
-        panel.set_title(title, fontsize=FONT_SIZE)
-    for panel in panels[len(titles) :]:
-        panel.remove()
-    return figure, panels[: len(titles)]
-
-
-def as_png(figure: Figure) -> bytes:
-    """The same bytes for the same figure, so that an unchanged picture is not committed again."""
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=150, metadata={"Software": None})  # no version
-    return stream.getvalue()
+    return draw_lines(drawn, x_label="layer", grey=_EVEN, integer=True)

@@ -103,9 +103,9 @@ class System:
 
     @property
     def is_export(self) -> bool:
-        """Whether it is a local export without settings, whose card can show its results."""
+        """Whether it is a local export with its own contract, whose card can show its results."""
         has_contract = (Path(self.model) / CONTRACT_FILE).is_file()
-        return self.kind == "encoder" and has_contract and not self.settings
+        return self.kind == "encoder" and has_contract and not self.settings.keys() - {"dtype"}
 
     @property
     def encoder(self) -> "System":

@@ -32,6 +32,7 @@ from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing import training_log
 from modeling_condenser.publishing.card import PLACEHOLDER
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.publishing.pictures import as_png
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
 from modeling_condenser.retrieval.systems import BM25, HYBRID, System
 from modeling_condenser.runs.recipe import fill
@@ -310,7 +311,7 @@ class _Study:
         losses = {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in results.arms}
         shown = {"loss": f"loss of fine-tuning (nats a query), {fewest}"}
         drawn = {
-            LABELS_FILE: training_log.as_png(plot_curves(results.by_labels(), x_label="labels")),
+            LABELS_FILE: as_png(plot_curves(results.by_labels(), x_label="labels")),
             CURVES_FILE: training_log.draw_curves(logs),
             FINETUNING_FILE: training_log.draw_curves(losses, shown),
         }
@@ -321,7 +322,7 @@ class _Study:
                 for when, folder in places.items():
                     embeddings = Embeddings.open(folder / "evaluation" / EMBEDDINGS_FOLDER)
                     vectors[f"{arm}, {when}"] = embeddings.vectors(rows)
-            drawn[MAP_FILE] = training_log.as_png(plot_map(vectors, topics))
+            drawn[MAP_FILE] = as_png(plot_map(vectors, topics))
         for name, content in drawn.items():
             (self.out / name).write_bytes(content)
         return list(drawn)

@@ -50,9 +50,14 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
     assert report.means["theirs"] == {"MRR@10": 1 / 20, "R@20": 1 / 20}
     difference = report.means["plain"]["MRR@10"] - report.means["bm25"]["MRR@10"]
     assert report.comparisons["plain", "MRR@10"].difference == pytest.approx(difference)
-    assert re.search(r"theirs:\n  MRR@10  0\.0500   -0\.\d+ from bm25, p ", str(report))
+    assert re.search(r"\ntheirs +MRR@10 +0\.0500 +-0\.\d+ [▼○] +p ", str(report))
     assert (folder.parent / "embeddings" / "retriever" / "embeddings" / "manifest.json").is_file()
-    assert str(tmp_path) not in (folder / "report.json").read_text() + report.file.read_text()
+    command = report.content["command"]
+    assert command.startswith("condenser evaluate ") and f" {collection} --baseline bm25" in command
+    without = (folder / "report.json").read_text() + report.file.read_text()
+    for stated in (json.dumps(command)[1:-1], command):
+        without = without.replace(stated, "")
+    assert str(tmp_path) not in without  # paths are in the command only
     card = (retriever / "README.md").read_text()
     assert "condenser evaluate OWNER/NAME small --baseline bm25 --split test" in card
     assert "### small, test" in card and "| MRR@10 |" in card
@@ -95,7 +100,7 @@ def test_a_second_call_reads_the_run_of_the_same_search_and_measures_it_again(
     assert changed.evaluation.unanswerable == ("q40",)
     assert list(changed.evaluation.means) == ["P@5"]
     for system, split, what in (("bm25", "train", "queries"), ("bm25,k1=2", "test", "system")):
-        with pytest.raises(ValueError, match=f"another run, with a different {what}: choose"):
+        with pytest.raises(ValueError, match=f"another search, which differs in {what}: choose"):
             evaluate_system(system, copied, split=split, **settings)
 
 
@@ -205,7 +210,12 @@ def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_
     [found] = read_results(folder)
     assert (found.source, found.n_queries) == ("owner/small", 20)
     assert found.command == f"condenser evaluate OWNER/NAME {options}"
-    assert report.content["command"] == f"condenser evaluate retriever {options}"
+    assert report.content["command"] == f"condenser evaluate {folder} {options}"
+    evaluate(folder, "owner/small", dtype="bfloat16", **settings)
+    [_, found] = read_results(folder)
+    assert found.command == f"condenser evaluate OWNER/NAME,dtype=bfloat16 {options}"
+    assert found.search == {"dtype": "bfloat16"} and "dtype=bfloat16" in found.key
+    assert "exact search, dtype bfloat16, " in (folder / "README.md").read_text()
     # With another similarity than its contract's, it is another system.
     with pytest.raises(ValueError, match="card is true, but .* name the export's folder, without"):
         evaluate(f"{folder},similarity=cosine", "owner/small", **settings)

@@ -27,7 +27,7 @@ QUERIES = {
     "a0": "what does nasa stand for",
 }
 COLLECTION = Collection(
-    passages=Dataset.from_dict({"_id": ["p"], "title": [""], "text": ["x"]}),
+    passages=Dataset.from_dict({"_id": ["p"], "title": ["A title"], "text": ["x"]}),
     queries=QUERIES,
     qrels={q: {"p": 1} for q in QUERIES},
     name="my_collection",
@@ -64,6 +64,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], st
         "settings": {"pooling": "cls", "query_prompt": "query: "},
         "record": {"queries_per_second": 812.5, "identity": {"system": "abc"}},
         "cost": COST,
+        "first": {"n00": "p"},
     }
     systems = [make_result("bm25", BASE), make_result("good", GOOD, **more)]
     write_report(
@@ -123,14 +124,46 @@ def test_breakdowns_are_by_answer_type_and_by_length(report):
     content, text, _ = report
     types = content["breakdowns"]["answer type"]
     sizes = {name: group["n_queries"] for name, group in types.items()}
-    assert sizes == {"number": 20, "human": 18, "abbreviation": 1}  # not "is water wet"
+    assert sizes == {"number": 20}  # the others have fewer than 20, whose mean is chance
     number = types["number"]["systems"]["good"]
     good, base = ({q: v[q] for q in v if q.startswith("n")} for v in (GOOD, BASE))
     assert number["mean"] == pytest.approx(19 * 0.75 / 20)
     p_value = compare(good, base, seed=3).p_value
-    assert number["against_baseline"]["p_adjusted"] == pytest.approx(6 * p_value)
-    assert [*content["breakdowns"]["query length"]] == ["1-4 words", "5-8 words", "9-12 words"]
-    assert f"\n| human | 18 | 0.2500 | 0.2500 {EQUAL} | 0.2500 {EQUAL} |\n" in text
+    assert number["against_baseline"]["p_adjusted"] == pytest.approx(2 * p_value)
+    assert [*content["breakdowns"]["query length"]] == ["9-12 words"]
+    assert re.search(r"\n\| number \| 20 \| 0\.2500 \| 0\.7125 ▲ ", text)
+
+
+def test_the_queries_that_changed_most_are_shown_with_the_first_passages(report):
+    content, text, _ = report
+    changed = content["changed_queries"]["good"]
+    assert [q["query"] for q in changed["gained"]] == [f"n{i:02d}" for i in range(10)]
+    [lost] = changed["lost"]
+    assert (lost["query"], lost["values"]) == ("n19", [0.25, 0.0])
+    right = {"passage": "p", "excerpt": "A title x", "is_relevant": True}
+    assert changed["gained"][0]["first"] == [None, right] and lost["first"] == [None, None]
+    asked = "how many rivers \\| \\*lakes\\* does country 0 have"
+    assert f"\n| {asked} | 0.25 → 0.75 | nothing | ✓ A title x |\n" in text
+    assert text.count("## Queries on which") == 2  # none gained or lost from bm25 to same
+
+
+def test_another_evaluation_into_the_same_folder_keeps_the_first(tmp_path):
+    commands = ("evaluate a", "evaluate b", "evaluate a", "evaluate b")
+    made = [write_report(tmp_path, [make_result("a", BASE)], command=c) for c in commands]
+    assert [report.folder for report in made] == 2 * [tmp_path, tmp_path / "report-2"]
+
+
+def test_a_report_is_a_table_in_pandas_in_the_terminal_and_in_a_notebook(tmp_path):
+    report = write_report(tmp_path, [make_result("bm25", BASE), make_result("good", GOOD)])
+    table = report.to_pandas()
+    assert list(table) == ["mean", "low", "high", "difference", "p"]
+    assert table.index[:2].tolist() == [("bm25", "MRR@10"), ("bm25", "R@20")]
+    own = report.comparisons["good", "R@100"]
+    assert table.loc["good", "R@100"]["difference"] == pytest.approx(own.difference)
+    assert np.isnan(table.loc["bm25", "R@100"]["p"])
+    page = report._repr_html_()
+    assert page.count("<tr") == 7 and f"<td>{own.difference:+.4f} ▲</td>" in page
+    assert "by Holm's correction over 3 comparisons. ▲ and ▼ mark" in str(report)
 
 
 def test_the_report_says_how_it_was_made(report):
@@ -197,7 +230,7 @@ def test_correlations_are_compared_too(tmp_path):
     difference = f"{new - base:+.4f}"
     assert f"\n| new | {new:.4f} ▲ ({difference}, p < 0.001) |\n" in text
     assert re.search(rf"\n\| new minus base \| \{difference} ▲ \| .* \| not tested \|\n", text)
-    assert f"{difference} from base, p < 0.001" in str(report)
+    assert re.search(rf"new +Spearman +{new:.4f} +\{difference} ▲ +p < 0.001\n", str(report))
     assert {file.name for file in tmp_path.iterdir()} == {"report.json", "report.md", "report.html"}
 
 
