@@ -12,6 +12,7 @@ kinds: queries of a kind that was trained on become better even where those of u
 import hashlib
 import logging
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -103,7 +104,8 @@ def adapt(settings: Mapping[str, Any]) -> Adaptation:
     """
     recipe, map_settings = fill(settings, AdaptationRecipe, MapSettings)
     out = Path(recipe.output_dir)
-    check_run_folder(out, RunIdentity(settings))
+    defaults = {**asdict(AdaptationRecipe("", "", "")), **asdict(MapSettings())}
+    check_run_folder(out, RunIdentity(settings, defaults=defaults))
     start = open_start(recipe)
     teacher = None if recipe.teacher is None else open_cross_encoder(recipe.teacher)
     passages = read_passages(recipe.corpus, start)
@@ -115,6 +117,7 @@ def adapt(settings: Mapping[str, Any]) -> Adaptation:
             "passages_fingerprint": fingerprint_passages(passages),
             "queries_sha256": hashlib.sha256(repr(queries).encode()).hexdigest(),
         },
+        defaults,
     )
     claim_run_folder(out, identity)
     if (out / VERDICT_FILE).is_file():
@@ -129,13 +132,15 @@ def open_start(recipe: AdaptationRecipe) -> Retriever:
 
     Its vectors are normalised by `Retriever`.
     """
-    if not states_encoding(find_model_folder(recipe.model)):
+    is_plain = not states_encoding(find_model_folder(recipe.model))
+    if is_plain and recipe.pooling is None:
         raise ValueError(
-            f"{recipe.model} is a plain encoder, expected a model that was trained to retrieve (by "
-            "sentence-transformers, or an export). Make one with `condenser pretrain` and "
-            "`condenser finetune`."
+            f"{recipe.model} is a plain encoder, which does not state how it makes vectors: add "
+            "--pooling mean, cls or max."
         )
-    retriever = open_trainable(recipe.model, {}, dtype=recipe.dtype)
+    if recipe.pooling is not None and not is_plain:
+        raise ValueError(f"{recipe.model} states its pooling itself: leave out pooling.")
+    retriever = open_trainable(recipe.model, recipe.contract_changes, dtype=recipe.dtype)
     if retriever.contract.similarity != "cosine":
         raise ValueError(
             f"{recipe.model} compares by {retriever.contract.similarity}, expected a model that "
@@ -153,12 +158,18 @@ def collect_queries(recipe: AdaptationRecipe, passages: Dataset) -> list[Query]:
     if recipe.labels:
         judged = load_collection(recipe.corpus, split="train")
         rows = find_rows(passages, chain.from_iterable(judged.qrels.values()))
-        queries += [
+        labelled = [
             Query(judged.queries[query], rows[passage], JUDGED)
             for query, grades in judged.qrels.items()
             for passage, grade in grades.items()
             if grade > 0
         ]
+        if (size := recipe.train_size) is not None:
+            if size > len(labelled):
+                raise ValueError(f"train_size is {size}, but {recipe.corpus} has {len(labelled)}.")
+            chosen = np.random.default_rng(recipe.seed).permutation(len(labelled))[:size]
+            labelled = [labelled[i] for i in np.sort(chosen)]
+        queries += labelled
     if not queries:
         raise ValueError(
             f"No query could be made from {recipe.corpus}: its passages have fewer than two "
@@ -181,6 +192,7 @@ class _Adapter:
     ) -> None:
         self.recipe, self.settings, self.start, self.passages = recipe, settings, start, passages
         self.queries, self.out = queries, Path(recipe.output_dir)
+        self.started = time.perf_counter()
         self.cross_encoder = cross_encoder
         self.ids: list[str] = list(passages["_id"])
         self.dev = None
@@ -201,11 +213,15 @@ class _Adapter:
         is_adapted = verdict.outcome == "better" or self.recipe.keep_adapted
         with whole_folder(self.out / MODEL_FOLDER) as folder:
             if is_adapted:
-                self.write_adapted(folder, matrix, verdict)
-            else:
+                self.write(folder, [self.as_stage(verdict)], torch.from_numpy(matrix))
+            elif self.recipe.pooling is None:
                 shutil.copytree(self.start.folder, folder, dirs_exist_ok=True)
+            else:  # whose own files do not state it
+                self.write(folder)
         facts = {"verdict": verdict.to_dict(), "is_adapted": is_adapted}
-        record_run(self.out, {**identity.fingerprints, **facts, "seed": self.recipe.seed})
+        seconds = round(time.perf_counter() - self.started, 1)
+        record = {"seed": self.recipe.seed, "session_seconds": seconds}
+        record_run(self.out, {**identity.fingerprints, **facts, **record})
         write_json(self.out / VERDICT_FILE, facts)
         return Adaptation(self.out / MODEL_FOLDER, verdict, is_adapted)
 
@@ -234,24 +250,31 @@ class _Adapter:
             margin=MARGIN if self.dev is None else 0.0,
         )
 
-    def write_adapted(self, folder: Path, matrix: np.ndarray, verdict: Verdict) -> None:
-        """Write the start's encoder, followed by the map."""
+    def as_stage(self, verdict: Verdict) -> Stage:
+        """The adaptation as a stage of the model's provenance."""
         objective = "adapt" if self.cross_encoder is None else "adapt_cross_encoder"
         run = {**describe_machine(), "objective": objective, "verdict": str(verdict)}
         settings = {**asdict(self.recipe), **asdict(self.settings)}
         recipe = publishable({"encoder": settings.pop("model"), **settings})
-        stage = Stage(ADAPTATION, recipe, publishable(run))
+        return Stage(ADAPTATION, recipe, publishable(run))
+
+    def write(
+        self, folder: Path, stages: Sequence[Stage] = (), matrix: torch.Tensor | None = None
+    ) -> None:
+        """Write the start's encoder, followed by a map, with a card if there are new stages."""
         # In float32, whatever the dtype of encoding is.
-        transformer: Any = open_trainable(self.recipe.model, {}).model[0]
-        folder_of_config = self.start.folder / module_paths(self.start.folder)[0]
+        start = open_trainable(self.recipe.model, self.recipe.contract_changes)
+        transformer: Any = start.model[0]
+        folder_of_config = start.folder / module_paths(start.folder)[0]
         precision = AutoConfig.from_pretrained(folder_of_config).dtype or torch.float32
         write_repository(
             folder,
             transformer.model.to(precision),
             transformer.tokenizer,
-            self.start.contract,
-            [*read_provenance(self.start.folder), stage],
-            matrix=torch.from_numpy(matrix),
+            start.contract,
+            [*read_provenance(start.folder), *stages],
+            matrix=matrix,
+            with_card=bool(stages),
         )
 
     def choose_map(

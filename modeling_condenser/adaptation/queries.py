@@ -7,6 +7,8 @@ heading     a heading of Markdown or HTML
 sentence    a sentence, as in the Inverse Cloze Task (Lee, Chang & Toutanova 2019)
 span        4 to 10 consecutive words
 keywords    3 to 6 of its 12 words with the highest tf-idf, in their order in the passage
+
+Where a script puts no blanks between words, two characters count as a word of a sentence or span.
 """
 
 import math
@@ -18,10 +20,14 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import regex  # type: ignore[import-untyped]
+
 from modeling_condenser.collection.sentences import sentence_starts
 from modeling_condenser.collection.text_files import read_rows
 
 _WORD = re.compile(r"\w\w+")
+_NO_BLANKS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_PIECE = regex.compile(rf"[{_NO_BLANKS}]{{1,2}}|[^\s{_NO_BLANKS}]+")
 _HEADING = re.compile(
     r"^#{1,6}[ \t]+(\S.*?)[ \t]*#*$|<h[1-6][^>]*>(.+?)</h[1-6]>", re.MULTILINE | re.IGNORECASE
 )
@@ -72,16 +78,17 @@ class PassageParts:
         text = self.texts[row]
         bounds = [*sentence_starts(text), len(text)]
         parts = [text[start:end].strip() for start, end in pairwise(bounds)]
-        fitting = [part for part in parts if len(part.split()) in _SENTENCE_WORDS]
+        fitting = [part for part in parts if len(_PIECE.findall(part)) in _SENTENCE_WORDS]
         return random.choice(fitting) if len(parts) > 1 and fitting else None
 
     def span(self, row: int, random: Random) -> str | None:
-        words = self.texts[row].split()
+        pieces = list(_PIECE.finditer(self.texts[row]))
         length = random.randint(4, 10)
-        if len(words) < 2 * length:
+        if len(pieces) < 2 * length:
             return None
-        first = random.randrange(len(words) - length + 1)
-        return " ".join(words[first : first + length])
+        first = random.randrange(len(pieces) - length + 1)
+        start, end = pieces[first].start(), pieces[first + length - 1].end()
+        return " ".join(self.texts[row][start:end].split())
 
     def keywords(self, row: int, random: Random) -> str | None:
         counts, n_with = self._counts[row], self._n_passages_with

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modeling_condenser.encoding.embeddings import Dtype
+from modeling_condenser.model_files.contract import Pooling
 from modeling_condenser.runs.recipe import check_least
 
 from .queries import KINDS
@@ -46,7 +47,7 @@ class AdaptationRecipe:
 
     Attributes:
         model: folder or Hub name of a sentence-transformers model or an export that compares by the
-            cosine.
+            cosine, or of a plain encoder, which needs `pooling`.
         corpus: a collection (a folder in the layout of BEIR, MS MARCO or DPR, a Hub data set, or
             "health"), or text as for `condenser pretrain`, of which each document is a passage.
         output_dir: folder for embeddings, model and verdict.
@@ -56,9 +57,11 @@ class AdaptationRecipe:
         teacher: folder or Hub name of a cross-encoder of sentence-transformers. For each query it
             scores the own passage and the first 16 of BM25 and the model, in place of their scores.
         labels: also train on the judgements of the collection's split train.
+        train_size: number of these judgements, all by default; `seed` chooses them.
         kinds: of queries to make from the passages: title, heading, sentence, span, keywords.
         n_queries: of each kind.
         keep_adapted: write the adapted model whatever the verdict is.
+        pooling: of a plain encoder: "cls", "mean" or "max".
         dtype: of the weights while encoding: "float32", or "bfloat16", which is faster on
             accelerators and some CPUs.
         seed: of queries, map and training.
@@ -70,15 +73,24 @@ class AdaptationRecipe:
     queries: str | None = None
     teacher: str | None = None
     labels: bool = False
+    train_size: int | None = None
     kinds: list[str] = field(default_factory=lambda: list(KINDS))
     n_queries: int = 2000
     keep_adapted: bool = False
+    pooling: Pooling | None = None
     dtype: Dtype = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_least(self, n_queries=1)
+        check_least(self, n_queries=1, train_size=1)
+        if self.train_size is not None and not self.labels:
+            raise ValueError("train_size is a number of labels: set labels too, or leave it out.")
         if unknown := set(self.kinds) - set(KINDS):
             raise ValueError(
                 f"kinds names {', '.join(sorted(unknown))}, expected some of {', '.join(KINDS)}."
             )
+
+    @property
+    def contract_changes(self) -> dict[str, str]:
+        """The fields of the encoding contract of a plain encoder."""
+        return {"pooling": self.pooling, "similarity": "cosine"} if self.pooling else {}

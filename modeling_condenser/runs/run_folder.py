@@ -57,10 +57,12 @@ class RunIdentity:
     Attributes:
         settings: of the recipe, or of the trainer in a script.
         fingerprints: of the model and the data that the run starts from (`fingerprints_of`).
+        defaults: values of settings that are not stated.
     """
 
     settings: Mapping[str, Any]
     fingerprints: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def differences(self, earlier: "RunIdentity") -> list[str]:
         """What differs from an earlier run; empty if this run may continue it.
@@ -68,7 +70,7 @@ class RunIdentity:
         Settings that do not change a result may differ. A fingerprint that one of the two lacks is
         not compared.
         """
-        then, now = _stated(earlier.settings), _stated(self.settings)
+        then, now = (_stated({**self.defaults, **own.settings}) for own in (earlier, self))
         names = sorted({*then, *now} - _MAY_DIFFER)
         pairs = {name: (then.get(name, "not set"), now.get(name, "not set")) for name in names}
         for name in sorted(earlier.fingerprints.keys() & self.fingerprints.keys()):

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -73,9 +75,9 @@ def test_the_adapted_model_is_the_start_and_a_map(published, corpus, tmp_path):
     assert "A dense retriever, adapted to a collection. Against its start it is" in card
     assert "| objective | distillation of BM25 and the start" in card
     assert "AutoModel.from_pretrained" not in card
-    # A finished folder is only read.
-    assert adapt(how) == done
-    with pytest.raises(ValueError, match="seed: 0 then, 1 now|seed: 'not set' then, 1 now"):
+    # A finished folder is only read; a default that is stated is no other recipe.
+    assert adapt({**how, "labels": False}) == done
+    with pytest.raises(ValueError, match="seed: 0 then, 1 now"):
         adapt({**how, "seed": 1})
 
 
@@ -105,12 +107,21 @@ def test_labels_are_judged_queries_of_the_split_train(published, corpus, tmp_pat
     shutil.copytree(corpus, labelled)
     (labelled / "qrels").mkdir()
     (labelled / "queries.jsonl").write_text('{"_id": "q1", "text": "where is the river"}\n')
-    (labelled / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tp4\t1\nq1\tp5\t0\n")
+    judged = "query-id\tcorpus-id\tscore\nq1\tp4\t1\nq1\tp5\t0\nq1\tp6\t1\n"
+    (labelled / "qrels/train.tsv").write_text(judged)
     recipe = AdaptationRecipe(str(published), str(labelled), str(tmp_path / "out"), labels=True)
-    queries = collect_queries(recipe, read_passages(str(labelled), Retriever(published)))
-    assert [query for query in queries if query.kind == "judged"] == [
-        Query("where is the river", 4, "judged")
-    ]
+    passages = read_passages(str(labelled), Retriever(published))
+
+    def judged_queries(**changes):
+        queries = collect_queries(replace(recipe, **changes), passages)
+        return [query for query in queries if query.kind == "judged"]
+
+    both = [Query("where is the river", row, "judged") for row in (4, 6)]
+    assert judged_queries() == both
+    drawn = [judged_queries(train_size=1, seed=seed) for seed in range(9)]
+    assert all(len(some) == 1 for some in drawn) and {*chain(*drawn)} == {*both}
+    with pytest.raises(ValueError, match="train_size is 3, but .* has 2"):
+        judged_queries(train_size=3)
 
 
 def test_without_a_gain_the_start_itself_is_written(published, corpus, tmp_path):
@@ -157,9 +168,19 @@ def test_a_corpus_that_is_one_text_repeated_is_refused(published, tmp_path):
         adapt(settings(published, tmp_path / "same.jsonl", tmp_path / "out"))
 
 
-def test_a_plain_encoder_is_refused(bert_folder, corpus, tmp_path):
-    with pytest.raises(ValueError, match="plain encoder, expected a model that was trained to"):
+def test_a_plain_encoder_needs_a_pooling_which_the_written_model_states(
+    published, bert_folder, corpus, tmp_path
+):
+    with pytest.raises(ValueError, match="plain encoder, .* add --pooling mean, cls or max"):
         adapt(settings(bert_folder, corpus, tmp_path / "out"))
+    with pytest.raises(ValueError, match="states its pooling itself"):
+        adapt(settings(published, corpus, tmp_path / "out", pooling="mean"))
+    how = settings(bert_folder, corpus, tmp_path / "out", pooling="mean", learning_rate=1e-12)
+    done = adapt({**how, "whitening": 0.0})
+    assert not done.is_adapted
+    expected = Retriever(bert_folder, pooling="mean", similarity="cosine").encode_queries(["Oslo"])
+    np.testing.assert_array_equal(Retriever(done.model).encode_queries(["Oslo"]), expected)
+    assert Retriever(done.model).contract.similarity == "cosine"
 
 
 def test_the_precision_of_the_start_is_kept(published, corpus, tmp_path):

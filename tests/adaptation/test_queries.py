@@ -30,6 +30,21 @@ def test_queries_are_parts_of_their_passages():
     assert " ".join(words) in " ".join(TEXTS[1].split())
 
 
+def test_text_without_blanks_has_sentences_and_spans_too():
+    text = (
+        "企鹅生活在南极。它们吃磷虾和小鱼，在海里成群捕猎！为什么企鹅不怕冷？因为它们有厚厚的脂肪。"
+    )
+    parts, random = PassageParts([""], [text]), Random(0)
+    sentences = [
+        "它们吃磷虾和小鱼，在海里成群捕猎！",
+        "为什么企鹅不怕冷？",
+        "因为它们有厚厚的脂肪。",
+    ]
+    assert {parts.sentence(0, random) for _ in range(50)} == {"企鹅生活在南极。", *sentences}
+    spans = {parts.span(0, random) for _ in range(50)}
+    assert all(span in text and 4 <= len(span) <= 20 for span in spans) and len(spans) > 20
+
+
 def test_keywords_are_the_words_that_tell_a_passage_from_others():
     texts = [f"the common word: red{i} green{i} blue{i} gold{i} pink{i % 2}" for i in range(20)]
     texts += [text.replace("common", "usual") for text in texts]  # each rare word in two passages
