@@ -267,10 +267,10 @@ def analyze(line: "CommandLine") -> None:
 
 
 def study(line: "CommandLine") -> None:
-    """Compare ways of pre-training from one encoder; a study that was interrupted continues.
+    """Compare starts, ways of training them and your system of today; continues if interrupted.
 
-    condenser study study/objectives --encoder starter --collection my-collection --split dev \\
-        --output_dir runs/objectives
+    condenser study study/which-start --collection my-collection --systems today.trec \\
+        --output_dir runs/which-start
 
     An arm that is added to the recipe later is trained by the next run; finished arms are kept.
     """
@@ -280,7 +280,7 @@ def study(line: "CommandLine") -> None:
     from modeling_condenser.study.study import run_study
 
     command = shlex.join(["condenser", line.verb, *line.words])
-    print(run_study(settings, command=command).tables())
+    print(run_study(settings, command=command))
     print(f"\nreport: {settings.get('page') or settings['output_dir'] + '/results.md'}")
 
 

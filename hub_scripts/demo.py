@@ -18,7 +18,7 @@ from modeling_condenser.publishing.training_log import spread
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import read_recipe
-from modeling_condenser.study.results import FUSED, StudyResults
+from modeling_condenser.study.results import StudyResults
 from modeling_condenser.study.study import SEARCH_FILE, run_study
 
 _N_EXAMPLES = 3
@@ -36,7 +36,7 @@ def run(changes: dict[str, Any], *, command: str) -> None:
         recipe = with_untouched(recipe)
     settings = {"output_dir": "runs/demo", **recipe, **changes}
     results, out = run_study(settings, command=command), Path(settings["output_dir"])
-    print(f"\n{results.tables()}\n")
+    print(f"\n{results}\n")
     print(*gains(results), sep="\n")
     print(f"\nBest passages of BM25 and of {results.best_arm}, fine-tuned, where they differ:")
     named, facts = json.loads((out / SEARCH_FILE).read_text()), results.facts
@@ -74,16 +74,16 @@ def gains(results: StudyResults) -> list[str]:
         return f"{own:.3f} in place of {theirs:.3f} with {group} ({p})"
 
     group, arms = list(results.groups.items())[-1]
-    control, lines = results.control, []
-    for arm in arms:
-        if arm == control or arm.startswith(FUSED):
+    lines = []
+    for arm in results.arms:
+        if arm == (control := results.control_of(arm)):
             continue
         found = ", and ".join(gain(each, arm, control, first) for each in results.groups)
         lines.append(f"{arm} against {control}: {first} {found}.")
         for measure, each in product(others, results.groups):
             if not results.tests[each, arm, measure, control].is_significant:
                 lines.append(f"  Not significant: {measure} {gain(each, arm, control, measure)}.")
-    best = max(arms, key=lambda arm: arms[arm].means[first])
+    best = max(arms, key=lambda name: arms[name].means[first])
     return [*lines, f"{best} against {BM25}: {first} {gain(group, best, BM25, first)}."]
 
 

@@ -220,7 +220,7 @@ class _Adapter:
                 self.write(folder)
         facts = {"verdict": verdict.to_dict(), "is_adapted": is_adapted}
         seconds = round(time.perf_counter() - self.started, 1)
-        record = {"seed": self.recipe.seed, "session_seconds": seconds}
+        record = {"seed": self.recipe.seed, "train_seconds": seconds}
         record_run(self.out, {**identity.fingerprints, **facts, **record})
         write_json(self.out / VERDICT_FILE, facts)
         return Adaptation(self.out / MODEL_FOLDER, verdict, is_adapted)

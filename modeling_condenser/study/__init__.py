@@ -1,5 +1,5 @@
-"""Studies: several ways of pre-training from one start, fine-tuned alike and compared.
+"""Studies: models and several ways of training them, fine-tuned alike and compared in one table.
 
-In: an encoder, a collection, and the settings of each arm. Out: a folder of runs, and a page of
-tables and pictures. Start reading in `study.py`; `recipe.py` lists the settings.
+In: one or more starts, a collection, and the settings of each arm. Out: a folder of runs, and a
+page of tables and pictures. Start reading in `study.py`; `recipe.py` lists the settings.
 """

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
+from modeling_condenser.adaptation.recipe import AdaptationRecipe, MapSettings
 from modeling_condenser.analysis.recipe import Measuring, MeasuringWhileTraining
 from modeling_condenser.collection.load import HEALTH
 from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, check_measures
@@ -17,9 +19,12 @@ from modeling_condenser.pretraining.arguments import (
 )
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.fusion import FUSIONS
+from modeling_condenser.retrieval.systems import BM25, System, parse_system
 from modeling_condenser.runs.recipe import fill
 
 ON_DEV = "dev"
+ADAPT = "adapt"  # the objective of an arm that is adapted
+UNLABELLED = "no labels"
 # Settings that decide how many tokens an arm sees, and which.
 _BUDGET = frozenset(
     "blocks_seed corpus data_seed gradient_accumulation_steps max_length max_steps "
@@ -30,14 +35,38 @@ _BUDGET = frozenset(
 _CONTRASTIVE_BUDGET = frozenset({"max_steps", "per_device_train_batch_size", "tokens_per_batch"})
 
 
+class Arm(NamedTuple):
+    """One way from one start to a retriever.
+
+    Attributes:
+        start: folder or Hub name of the encoder.
+        settings: of pre-training or, with objective: adapt, of adapting; None for the start itself.
+        untouched: name of the arm that is this start itself; None if there is none.
+    """
+
+    start: str
+    settings: Mapping[str, Any] | None
+    untouched: str | None
+
+    @property
+    def is_adapted(self) -> bool:
+        return self.settings is not None and self.settings.get("objective") == ADAPT
+
+    @property
+    def is_pretrained(self) -> bool:
+        return self.settings is not None and not self.is_adapted
+
+
 @dataclass(frozen=True)
 class StudyRecipe:
     """What a study compares.
 
     Attributes:
-        arms: name -> pre-training settings in which the arms differ; null for the encoder without
-            pre-training.
-        control: the arm that the others are compared with.
+        arms: name -> pre-training settings in which the arms differ; null for the start itself; or
+            {objective: adapt} and settings of adapting. With labels, that arm adapts what the start
+            becomes by fine-tuning; with `labels: true` it adapts the start itself by the labels.
+        control: the arm that the others of the same start are compared with; or a system, with
+            which all are compared.
         pretraining: pre-training settings of all arms, with the number of steps.
         finetuning: fine-tuning settings of all arms.
         output_dir: folder of the study.
@@ -47,7 +76,10 @@ class StudyRecipe:
             beside it.
         collection: "health" or a BEIR folder; its passages are the
             pre-training corpus too.
-        encoder: to start from.
+        encoder: folder or Hub name of the model to start from.
+        start: several of them, in place of `encoder`; each goes through all arms.
+        systems: rows that no label changes, such as what you search with today: TREC run files or
+            models, as for `condenser evaluate`.
         train_sizes: numbers of labelled pairs to fine-tune on, one after the other; null for all.
             Each arm is also measured without labels.
         finetuning_seeds: each arm is fine-tuned once with each seed, which decides labels and
@@ -73,6 +105,8 @@ class StudyRecipe:
     page: str | None = None
     collection: str = HEALTH
     encoder: str = STARTER
+    start: list[str] = field(default_factory=list)
+    systems: list[str] = field(default_factory=list)
     train_sizes: list[int | None] = field(default_factory=lambda: [None])
     finetuning_seeds: list[int] = field(default_factory=lambda: [0])
     split: str = "test"
@@ -82,23 +116,31 @@ class StudyRecipe:
     search: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.control not in self.arms:
-            raise ValueError(f"control is {self.control!r}, expected one of {list(self.arms)}.")
+        self._check_names()
         if self.fusion not in (None, ON_DEV, *FUSIONS):
             names = ", ".join([ON_DEV, *FUSIONS])
             raise ValueError(f"fusion is {self.fusion!r}, expected one of {names}.")
-        if self.fusion == ON_DEV and self.split.startswith(("dev", "validation")):
+        is_dev = self.split.startswith(("dev", "validation"))
+        if self.fusion == ON_DEV and is_dev:
             raise ValueError(
                 f"fusion is dev, but split is {self.split}, and a fusion must not be chosen on the "
                 "queries that it is measured on: set another split, or fusion to rrf."
+            )
+        if is_dev and any(arm.is_adapted for arm in self.runs.values()):
+            raise ValueError(
+                f"split is {self.split}, but dev queries decide whether an adapted model is kept: "
+                "set another split, or leave out the arms with objective: adapt."
             )
         if "train_size" in self.finetuning:
             raise ValueError(
                 "A study may have several sizes: set train_sizes, such as [128, 512], instead of "
                 "train_size in finetuning."
             )
-        for arm, changes in self.arms.items():
-            self._check_arm(arm, changes)
+        for name, arm in self.runs.items():
+            if arm.is_adapted:
+                self._check_adaptation(name, arm)
+            elif arm.settings is not None:
+                self._check_pretraining(name, arm.settings)
         own = {"encoder": "", "output_dir": "", "collection": "", **self.finetuning}
         # It takes seconds to import, which help should not wait for.
         from sentence_transformers import SentenceTransformerTrainingArguments
@@ -108,35 +150,87 @@ class StudyRecipe:
         fill(self.search, SearchSettings)
         check_measures(self.measures or DEFAULT_MEASURES)
 
-    def _check_arm(self, arm: str, changes: Mapping[str, Any] | None) -> None:
-        if changes is None:
-            return
+    def _check_names(self) -> None:
+        """Check that each row of the tables has a name of its own, and that there is a control."""
+        systems = [BM25, *(parse_system(text).name for text in self.systems)]
+        names = [*systems, *(System(model).name for model in self.start), *self.runs]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"Two systems, starts or arms have the same name ({', '.join(sorted(names))}): "
+                "rename an arm or a folder, or name a system, as in MODEL,name=today."
+            )
+        if self.control not in (known := [*self.arms, *systems[1:]]):
+            raise ValueError(f"control is {self.control!r}, expected one of {known}.")
+
+    def _check_pretraining(self, name: str, changes: Mapping[str, Any]) -> None:
         free = _CONTRASTIVE_BUDGET if changes.get("objective") in CONTRASTIVE else frozenset()
         if unequal := sorted((_BUDGET - free) & changes.keys()):
             raise ValueError(
-                f"The arm {arm!r} changes {', '.join(unequal)}, but arms are compared at equal "
+                f"The arm {name!r} changes {', '.join(unequal)}, but arms are compared at equal "
                 "tokens: set it under `pretraining`, for all of them."
             )
         own = {"encoder": "", "corpus": "", "output_dir": "", **self.pretraining, **changes}
         arm_recipe, _ = fill(own, PretrainingRecipe, CondenserTrainingArguments)
         fill(arm_recipe.readiness or {}, MeasuringWhileTraining)
 
+    def _check_adaptation(self, name: str, arm: Arm) -> None:
+        settings = {**(arm.settings or {}), "model": "", "corpus": "", "output_dir": ""}
+        del settings["objective"]
+        fill(settings, AdaptationRecipe, MapSettings)
+        if self.train_sizes and not settings.get("labels") and arm.untouched is None:
+            raise ValueError(
+                f"The arm {name!r} adapts what the start becomes by fine-tuning: add the start "
+                "itself as an arm, such as `untouched: null`, or set labels: true in this one."
+            )
+
     @property
-    def groups(self) -> dict[str, int | None]:
-        """Names of the numbers of labels, such as "512 labels"."""
+    def starts(self) -> dict[str, str]:
+        """The beginning of the names of its runs, such as "all-MiniLM-L6-v2/" -> each start."""
+        if not self.start:
+            return {"": self.encoder}
+        return {f"{System(model).name}/": model for model in self.start}
+
+    @property
+    def runs(self) -> dict[str, Arm]:
+        """Each arm of each start, by its name, which is also its folder: ARM, or START/ARM."""
+        untouched = [name for name, settings in self.arms.items() if settings is None]
         return {
-            "all labels" if size is None else f"{size:,} labels": size for size in self.train_sizes
+            prefix + name: Arm(start, settings, prefix + untouched[0] if untouched else None)
+            for (prefix, start), (name, settings) in product(self.starts.items(), self.arms.items())
         }
 
     @property
-    def stated_contract(self) -> dict[str, Any]:
-        """The settings of fine-tuning that are fields of the encoding contract."""
-        given = self.finetuning
-        return {name: given[name] for name in EncodingContract.__annotations__ if given.get(name)}
+    def named_systems(self) -> dict[str, System]:
+        """The systems that are no arms, by their names."""
+        return {(system := parse_system(text)).name: system for text in self.systems}
 
     @property
-    def contract(self) -> EncodingContract | None:
-        """The contract of the fine-tuning, so that arms with and without labels are comparable."""
-        stated = self.stated_contract
-        is_whole = {"query_max_length", "passage_max_length"} <= stated.keys()
-        return EncodingContract(**stated) if is_whole else None
+    def controls(self) -> dict[str, str]:
+        """Name of a row -> that of the row that it is compared with, beside BM25.
+
+        Controls of further starts and systems are compared with the control of the first start.
+        """
+        rows = [*self.named_systems, *self.runs]
+        if self.control not in self.arms:
+            return dict.fromkeys(rows, self.control)
+        first, *_ = (prefix + self.control for prefix in self.starts)
+        own = {
+            prefix + name: first if name == self.control else prefix + self.control
+            for prefix, name in product(self.starts, self.arms)
+        }
+        return {**dict.fromkeys(rows, first), **own}
+
+    @property
+    def groups(self) -> dict[str, int | None]:
+        """Numbers of labels by their names, from "no labels" (0) to "all labels" (None)."""
+        sizes = {"all labels" if n is None else f"{n:,} labels": n for n in self.train_sizes}
+        return {UNLABELLED: 0, **sizes}
+
+    @property
+    def stated_contract(self) -> dict[str, Any]:
+        """The settings of fine-tuning that are fields of the encoding contract.
+
+        They are those of all arms, so that arms with and without labels are comparable.
+        """
+        given = self.finetuning
+        return {name: given[name] for name in EncodingContract.__annotations__ if given.get(name)}

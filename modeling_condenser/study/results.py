@@ -10,13 +10,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import pandas as pd
 from datasets import Dataset
 from jinja2 import Template
 
 from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.evaluation.plots import Figures
-from modeling_condenser.evaluation.significance import ALPHA, Comparison, correct
-from modeling_condenser.publishing.markdown import p_in_words
+from modeling_condenser.evaluation.significance import ALPHA, N_RESAMPLES, Comparison, correct
+from modeling_condenser.publishing.markdown import listed, p_in_words
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.whole_files import write_json
 
@@ -34,16 +35,20 @@ class StudyResults:
     """The results of a study. "bm25 + ARM" is an arm whose runs are fused with those of BM25."""
 
     bm25: Evaluation
-    groups: Mapping[str, Mapping[str, Evaluation]]  # "512 labels" -> arm -> measures
-    control: str
+    groups: Mapping[str, Mapping[str, Evaluation]]  # "512 labels" -> row -> measures
+    controls: Mapping[str, str]  # row -> that which it is compared with, without fused ones
     facts: Mapping[str, Any]  # recipe, machine, counts and time
+    systems: Sequence[str] = ()  # rows that are no arms
     fusions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of each arm's runs
+    verdicts: Mapping[str, str] = field(default_factory=dict)  # of adapted arms
     # Measure -> arm -> its value at some steps, while training.
     courses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)  # arm -> error
 
-    def control_of(self, arm: str) -> str:
-        return FUSED + self.control if is_fused(arm) else self.control
+    def control_of(self, name: str) -> str:
+        """The row that a row is compared with: for fused arms the fused one."""
+        own = self.controls[name.removeprefix(FUSED)]
+        return FUSED + own if is_fused(name) and own not in self.systems else own
 
     @cached_property
     def tests(self) -> dict[tuple[str, str, str, str], Comparison]:
@@ -59,30 +64,94 @@ class StudyResults:
         return correct(found)
 
     @property
+    def last_group(self) -> Mapping[str, Evaluation]:
+        """The measures of all rows with most labels."""
+        *_, last = self.groups.values()
+        return last
+
+    @property
     def arms(self) -> list[str]:
         """The arms, without fused ones."""
-        *_, last = self.groups.values()
-        return [arm for arm in last if not is_fused(arm)]
+        rows = filter(lambda name: not is_fused(name), self.last_group)
+        return [name for name in rows if name not in self.systems]
 
     @property
     def best_arm(self) -> str:
         """The best of the last group, in the first measure."""
-        *_, last = self.groups.values()
         measure = next(iter(self.bm25.means))
-        return max(self.arms, key=lambda arm: last[arm].means[measure])
+        return max(self.arms, key=lambda arm: self.last_group[arm].means[measure])
+
+    def cell(self, group: str, name: str, measure: str, *, with_p: bool) -> str:
+        """A value, in brackets its difference from the control, and what the marks say of it."""
+        text = f"{self.groups[group][name].means[measure]:.3f}"
+        if test := self.tests.get((group, name, measure, self.control_of(name))):
+            mark = "○" if not test.is_significant else "▲" if test.difference > 0 else "▼"
+            p = f", {p_in_words(test.p_adjusted)}" if with_p else ""
+            text += f" ({test.difference:+.3f} {mark}{p})"
+        return text if self.tests[group, name, measure, BM25].is_significant else f"{text} ~"
+
+    def table(self, measure: str, *, with_p: bool = False) -> pd.DataFrame:
+        """The cells of a measure: systems by numbers of labels."""
+        rows = {BM25: [f"{self.bm25.means[measure]:.3f}"] * len(self.groups)}
+        for name in self.last_group:
+            rows[name] = [self.cell(group, name, measure, with_p=with_p) for group in self.groups]
+        table = pd.DataFrame.from_dict(rows, orient="index", columns=list(self.groups))
+        return table.rename_axis(columns=measure)
+
+    @property
+    def explanation(self) -> str:
+        """What is in brackets, and what the marks mean."""
+        first, *others = dict.fromkeys(self.controls.values())
+        text = f"In brackets: the difference from {first}"
+        if others:
+            text = (
+                f"In brackets: the difference from {listed([first, *others])}, that of the same "
+                f"start; for these and for systems, from {first}"
+            )
+        if self.fusions:
+            control = "" if first in self.systems else ", compared with the fused control"
+            text += f". {FUSED}ARM: the fused runs of both{control}"
+        n_tests = len(self.tests)
+        if n_tests / N_RESAMPLES >= ALPHA:
+            text += f". No p can be below {ALPHA} after so many tests: name fewer measures"
+        return (
+            f"{text}. ▲ and ▼ mark a difference with p < {ALPHA}, ○ any other; ~ marks values that "
+            f"do not differ significantly from those of {BM25}. p is that of a two-sided paired "
+            f"randomisation test over queries, after Holm's correction over all {n_tests} tests."
+        )
 
     def tables(self) -> str:
-        """A table for each measure, as Markdown."""
-        return _render("tables", self, alpha=ALPHA, p_in_words=p_in_words)
+        """The tables as Markdown, with all p-values."""
+        lines = []
+        for table in (self.table(measure, with_p=True) for measure in self.bm25.means):
+            rows = [[table.columns.name, *table.columns], ["---", *["---:"] * len(self.groups)]]
+            rows += [[name, *cells] for name, *cells in table.itertuples()]
+            lines += [*(f"| {' | '.join(row)} |" for row in rows), ""]
+        return "\n".join([*lines, self.explanation])
+
+    def __str__(self) -> str:
+        tables = (self.table(measure).to_string() for measure in self.bm25.means)
+        return "\n\n".join([*tables, self.explanation])
 
     def by_labels(self) -> dict[str, dict[str, Figures]]:
-        """Measure -> number of labels -> system -> its figures; without the fused arms."""
-        found: dict[str, dict[str, Figures]] = {measure: {} for measure in self.bm25.means}
-        for (group, arms), measure in product(self.groups.items(), found):
-            systems = {BM25: self.bm25, **{arm: arms[arm] for arm in self.arms}}
-            found[measure][group.removesuffix(" labels")] = {
-                name: {"mean": own.means[measure], "interval": own.interval(measure)}
-                for name, own in systems.items()
+        """Panel -> number of labels -> system -> its figures, without the fused arms.
+
+        There is a panel for each measure and start.
+        """
+        found: dict[str, dict[str, Figures]] = {}
+        starts = dict.fromkeys(arm.rpartition("/")[0] for arm in self.arms)
+        for measure, start in product(self.bm25.means, starts):
+            own = [arm for arm in self.arms if arm.rpartition("/")[0] == start]
+            title = f"{measure}, {start}" if start else measure
+            found[title] = {
+                group.removesuffix(" labels"): {
+                    name.removeprefix(f"{start}/"): {
+                        "mean": (evaluation := {BM25: self.bm25, **rows}[name]).means[measure],
+                        "interval": evaluation.interval(measure),
+                    }
+                    for name in (BM25, *self.systems, *own)
+                }
+                for group, rows in self.groups.items()
             }
         return found
 
@@ -100,13 +169,9 @@ class StudyResults:
             ],
         }
         write_json(folder / "results.json", {**vars(self), **figures})
-        page = _render("results", self, pictures=pictures, readiness=readiness)
+        template = Template(Path(__file__).with_name("results.md.jinja").read_text("utf-8"))
+        page = template.render(results=self, pictures=pictures, readiness=readiness, fused=FUSED)
         (folder / PAGE_FILE).write_text(f"{page.strip()}\n")
-
-
-def _render(name: str, results: StudyResults, **values: Any) -> str:
-    template = Template(Path(__file__).with_name(f"{name}.md.jinja").read_text("utf-8"))
-    return template.render(results=results, bm25=BM25, fused=FUSED, **values).strip()
 
 
 def copy_page(folder: Path, page: Path, *, pictures: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Run a study: compare several arms of pre-training from one start.
+"""Run a study: compare several arms, from one start or from several.
 
 A stage is skipped if its folder exists. So a study that was interrupted, or that has new arms or
 sizes, continues with what is missing.
@@ -15,12 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from modeling_condenser.adaptation.adapt import adapt
 from modeling_condenser.analysis.analyze import measure_models, write_analysis
 from modeling_condenser.analysis.callback import readiness_callbacks
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.collection.beir import CORPUS_FILE
-from modeling_condenser.collection.load import load_dev, load_reported, resolve_collection_name
+from modeling_condenser.collection.load import (
+    load_collection,
+    load_dev,
+    load_reported,
+    resolve_collection_name,
+)
 from modeling_condenser.collection.text_files import need_file
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.evaluation.plots import plot_curves, plot_map
@@ -33,8 +39,9 @@ from modeling_condenser.publishing import training_log
 from modeling_condenser.publishing.card import PLACEHOLDER
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.pictures import as_png
+from modeling_condenser.publishing.provenance import read_provenance
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
-from modeling_condenser.retrieval.systems import BM25, HYBRID, System
+from modeling_condenser.retrieval.systems import BM25, HYBRID, System, as_folder
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
@@ -48,19 +55,17 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
-from .recipe import ON_DEV, StudyRecipe
+from .recipe import ON_DEV, UNLABELLED, StudyRecipe
 from .results import FUSED, StudyResults, choose_topics, copy_page, is_fused, mean_evaluation
 
 logger = logging.getLogger(__name__)
 
 SEARCH_FILE = "search.json"
-UNLABELLED = "no labels"
-LABELS_FILE, CURVES_FILE, FINETUNING_FILE = "labels.png", "curves.png", "finetuning.png"
-MAP_FILE = "map.png"
+LABELS_FILE, CURVES_FILE, MAP_FILE = "labels.png", "curves.png", "map.png"
 ZERO_SHOT = f"{training_log.PREFIX}zero_shot_"
 _MOST_STEPS = 6  # of an arm in a table of a measure while training
 
-_Arm = Mapping[str, Mapping[str, Sequence[SystemResult]]]
+_Results = Mapping[str, Mapping[str, Sequence[SystemResult]]]
 """The results of one arm: "no labels" or "512 labels" -> system -> those of all seeds."""
 
 
@@ -78,9 +83,10 @@ def run_study(settings: Mapping[str, Any], *, command: str = "") -> StudyResults
     out = Path(recipe.output_dir)
     # A study continues with other settings, too: each of its runs is checked by itself.
     check_run_folder(out, read_identity(out) or RunIdentity(settings))
+    study = _Study(recipe)
     write_settings(out, settings)
     stated = {name: value for name, value in settings.items() if name != "output_dir"}
-    return _Study(recipe).run({"recipe": stated, "command": command})
+    return study.run({"recipe": stated, "command": command})
 
 
 class _Study:
@@ -88,11 +94,13 @@ class _Study:
 
     def __init__(self, recipe: StudyRecipe) -> None:
         self.recipe, self.out = recipe, Path(recipe.output_dir)
-        self.groups = recipe.groups
+        self.arms, self.groups, self.controls = recipe.runs, recipe.groups, recipe.controls
         *_, self.last_group = self.groups
         self.place = resolve_collection_name(recipe.collection)
         self.collection = load_reported(self.place, split=recipe.split)
         (self.search,) = fill(recipe.search, SearchSettings)
+        self.made: dict[tuple[str, str], System] = {}  # arm, group -> retriever of the first seed
+        self.verdicts = defaultdict[str, list[str]](list)
         self.dev = None
         if recipe.fusion == ON_DEV:
             self.dev = load_dev(self.place, judged=recipe.split, reported=self.collection)
@@ -101,13 +109,33 @@ class _Study:
                     f"{self.place} has no dev queries of its own to choose the fusion on: set"
                     " fusion to rrf or to a weight."
                 )
+        for model in recipe.starts.values():
+            find_model_folder(model)  # an error here, not after hours
+        if any(self.groups.values()):
+            self.check_labels(max(filter(None, self.groups.values())))
+
+    def check_labels(self, largest: int) -> None:
+        """Raise a ValueError if the collection has fewer labels than the largest train size."""
+        split = self.recipe.finetuning.get("split") or "train"
+        qrels = load_collection(self.place, split=split).qrels
+        n_labels = sum(grade > 0 for grades in qrels.values() for grade in grades.values())
+        if largest > n_labels:
+            raise ValueError(
+                f"train_sizes names {largest}, but the split {split} of {self.place} has "
+                f"{n_labels} labelled pairs: leave out larger sizes; null takes all."
+            )
 
     def evaluator(self, folder: Path) -> Evaluator:
         """Evaluates the systems of one retriever into a folder, and BM25 into its own."""
-        places = {"bm25": self.out / BM25, "encoder": folder, "hybrid": folder / "fused"}
+
+        def place(system: System) -> tuple[Path, Path]:
+            own = folder / "fused" if system.kind == "hybrid" else folder
+            own = self.out / BM25 if system == System(BM25) else own
+            return own, own
+
         return Evaluator(
             self.collection,
-            lambda system: (places[system.kind], places[system.kind]),
+            place,
             split=self.recipe.split,
             measures=self.recipe.measures,
             search=self.search,
@@ -117,98 +145,132 @@ class _Study:
     def run(self, facts: Mapping[str, Any]) -> StudyResults:
         out = self.out
         self.bm25 = self.evaluator(out).evaluate(System(BM25))
+        systems = {
+            name: self.evaluator(out / "systems" / as_folder(name)).evaluate(system).evaluation
+            for name, system in self.recipe.named_systems.items()
+        }
         arms, failures = self.run_arms()
         groups, fusions = {}, {}
-        for group in (UNLABELLED, *self.groups):
-            systems = {name: seeds for own in arms.values() for name, seeds in own[group].items()}
-            groups[group] = {
-                name: mean_evaluation([result.evaluation for result in systems[name]])
-                for name in sorted(systems, key=is_fused)
+        for group in self.groups:
+            found = {name: seeds for own in arms.values() for name, seeds in own[group].items()}
+            groups[group] = systems | {
+                name: mean_evaluation([result.evaluation for result in found[name]])
+                for name in sorted(found, key=is_fused)
             }
-            for name in filter(is_fused, systems):
-                found = [result.record["fusion"] for result in systems[name]]
-                fusions[f"{name.removeprefix(FUSED)}, {group}"] = found
-        trained = [arm for arm in arms if self.recipe.arms[arm] is not None]
+            for name in filter(is_fused, found):
+                ways = [result.record["fusion"] for result in found[name]]
+                fusions[f"{name.removeprefix(FUSED)}, {group}"] = ways
+        trained = [arm for arm in arms if self.arms[arm].is_pretrained]
         results = StudyResults(
             bm25=self.bm25.evaluation,
             groups=groups,
-            control=self.recipe.control,
+            controls=self.controls,
             facts={**facts, **self.describe(arms)},
+            systems=list(systems),
             fusions=fusions,
+            verdicts={name: "; ".join(verdicts) for name, verdicts in self.verdicts.items()},
             courses=self.courses(trained),
             failures=failures,
         )
         results.write(out)  # here too, because readiness may fail
-        drawn = self.draw(results, trained)
-        results.write(out, pictures=drawn, readiness=self.measure_readiness(list(arms)))
+        drawn, readiness = self.draw(results, trained), ""
+        if trained:
+            readiness = self.measure_readiness([a for a in arms if not self.arms[a].is_adapted])
+        results.write(out, pictures=drawn, readiness=readiness)
         for arm, own in arms.items():
             self.publish(arm, own[self.last_group][arm][0])
         self.write_search_file(results.best_arm)
         if self.recipe.page:
-            shown = [*drawn, training_log.ENTROPY_FILE]
+            shown = [*drawn, *([training_log.ENTROPY_FILE] if trained else [])]
             copy_page(out, Path(self.recipe.page), pictures=shown)
         return results
 
-    def run_arms(self) -> tuple[dict[str, _Arm], dict[str, str]]:
+    def run_arms(self) -> tuple[dict[str, _Results], dict[str, str]]:
         """Run all arms: the results of those that succeed, and the errors of the others."""
         arms, failures = {}, {}
-        for arm in self.recipe.arms:
+        for arm in self.arms:
             try:
                 arms[arm] = self.run_arm(arm)
             except Exception as error:
-                if arm == self.recipe.control:
+                if arm in self.controls.values():
                     raise
                 logger.exception("Arm %s failed; the study continues without it", arm)
                 failures[arm] = f"{type(error).__name__}: {' '.join(str(error).split())}"
         return arms, failures
 
-    def run_arm(self, arm: str) -> _Arm:
-        """Pre-train, fine-tune with each number of labels and each seed, and measure."""
-        encoder = self.pretrain(arm)
-        found = {UNLABELLED: self.measure({self.out / arm: encoder}, arm)}
-        for group, size in self.groups.items():
+    def run_arm(self, arm: str) -> _Results:
+        """Make and measure the retrievers of each number of labels and each seed."""
+        encoder, found = self.pretrain(arm), {}
+        for group in self.groups:
             retrievers = {}
-            for seed in self.recipe.finetuning_seeds:
-                run = self.finetuned(arm, group, seed)
-                retrievers[run] = self.finetune(encoder, run, size, seed)
+            for seed in self.seeds(group):
+                make = self.adapt if self.arms[arm].is_adapted else self.finetune
+                retrievers[self.folder(arm, group, seed)] = make(arm, group, seed, encoder)
+            self.made[arm, group] = next(iter(retrievers.values()))
             found[group] = self.measure(retrievers, arm)
         return found
 
-    def pretrain(self, arm: str) -> System:
-        """Pre-train and export an arm's encoder; an arm without settings is the start itself."""
-        recipe, folder = self.recipe, self.out / arm
-        if (changes := recipe.arms[arm]) is None:
-            has_pooling = states_encoding(find_model_folder(recipe.encoder))
+    def seeds(self, group: str) -> list[int]:
+        return [0] if group == UNLABELLED else self.recipe.finetuning_seeds
+
+    def pretrain(self, name: str) -> System:
+        """Pre-train and export the encoder of an arm; for other arms, the start as it is."""
+        recipe, arm, folder = self.recipe, self.arms[name], self.out / name
+        if not arm.is_pretrained:
+            has_pooling = states_encoding(find_model_folder(arm.start))
             pooling = {} if has_pooling else {"pooling": "cls"}
-            return System(recipe.encoder, {**pooling, **recipe.stated_contract})
-        logger.info("Pre-training arm %s", arm)
+            return System(arm.start, {**pooling, **recipe.stated_contract})
+        logger.info("Pre-training arm %s", name)
         settings = {
             "corpus": str(need_file(Path(self.place), CORPUS_FILE)),
-            "encoder": recipe.encoder,
+            "encoder": arm.start,
             **recipe.pretraining,
-            **changes,
+            **(arm.settings or {}),
             "output_dir": str(folder / "pretrain"),
         }
         checkpoint = pretrain(settings, callbacks=readiness_callbacks(settings))
         encoder = folder / "encoder"
         if not encoder.is_dir():
-            export_encoder(checkpoint, encoder, contract=recipe.contract)
-        return System(str(encoder))
+            export_encoder(checkpoint, encoder)
+        return System(str(encoder), recipe.stated_contract)
 
-    def finetune(self, encoder: System, run: Path, size: int | None, seed: int) -> System:
+    def finetune(self, arm: str, group: str, seed: int, encoder: System) -> System:
+        """Fine-tune the encoder of an arm, unless there are no labels."""
+        if group == UNLABELLED:
+            return encoder
+        run = self.folder(arm, group, seed)
         logger.info("Fine-tuning %s", run)
         settings = {
             "encoder": encoder.model,
             "collection": self.place,
             "seed": seed,
             "subset_seed": seed,
-            "train_size": size,
+            "train_size": self.groups[group],
             "load_best_model_at_end": False,  # the reported queries may be the dev queries
             **encoder.settings,
             **self.recipe.finetuning,
             "output_dir": str(run),
         }
         return System(str(finetune(settings)))
+
+    def adapt(self, arm: str, group: str, seed: int, start: System) -> System:
+        """Adapt the start by its labels, or what it becomes by fine-tuning."""
+        run, untouched = self.folder(arm, group, seed), self.arms[arm].untouched
+        settings = {"seed": seed, **(self.arms[arm].settings or {})}
+        del settings["objective"]
+        if settings.get("labels"):
+            settings["labels"] = group != UNLABELLED
+            settings["train_size"] = self.groups[group] or None
+        elif untouched is not None:
+            start = self.finetune(untouched, group, seed, start)
+        if not states_encoding(find_model_folder(start.model)):
+            settings["pooling"] = start.settings["pooling"]
+        logger.info("Adapting %s", run)
+        paths = {"model": start.model, "corpus": self.place, "output_dir": str(run)}
+        done = adapt({**settings, **paths})
+        kept = "" if done.is_adapted else "; the start is kept"
+        self.verdicts[f"{arm}, {group}"].append(f"{done.verdict}{kept}")
+        return System(str(done.model), self.recipe.stated_contract)
 
     def measure(
         self, retrievers: Mapping[Path, System], arm: str
@@ -226,12 +288,15 @@ class _Study:
             system.opened.clear()  # the next training needs its memory
         return {**found}
 
-    def finetuned(self, arm: str, group: str, seed: int) -> Path:
+    def folder(self, arm: str, group: str, seed: int) -> Path:
+        """The folder of one retriever's run."""
+        if group == UNLABELLED:
+            return self.out / arm
         return self.out / arm / f"{group.split()[0].replace(',', '')}-labels-{seed}"
 
     def first(self, arm: str) -> Path:
         """The run of an arm that is published: with most labels and the first seed."""
-        return self.finetuned(arm, self.last_group, self.recipe.finetuning_seeds[0])
+        return self.folder(arm, self.last_group, self.seeds(self.last_group)[0])
 
     def courses(self, arms: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Measure -> arm -> the swap cost or the retrieval at some steps of its training."""
@@ -248,17 +313,6 @@ class _Study:
 
     def describe(self, arms: Iterable[str]) -> dict[str, Any]:
         """What the results depend on, and what they cost."""
-        tokens, minutes = {}, {}
-        seeds = self.recipe.finetuning_seeds
-        for arm in arms:
-            runs = [self.finetuned(arm, group, seed) for group in self.groups for seed in seeds]
-            records = [read_json(run / RUN_FILE, {}) for run in runs]
-            # Records of older versions hold the seconds of the last session only.
-            seconds = [r.get("train_seconds") or r["session_seconds"] for r in records]
-            minutes[arm] = {"fine-tuning": sum(seconds) / 60}
-            if record := read_json(self.out / arm / "pretrain" / RUN_FILE, {}):
-                tokens[arm] = record["tokens_seen"]
-                minutes[arm]["pre-training"] = record["train_seconds"] / 60
         return {
             **describe_machine(),
             "collection": self.collection.name,
@@ -266,9 +320,20 @@ class _Study:
             "n_queries": self.bm25.evaluation.n_items,
             "split": self.recipe.split,
             "shared_queries": dict(self.collection.shared),
-            "finetuning_seeds": seeds,
-            "tokens_seen": tokens,
-            "minutes": minutes,
+            "starts": [System(model).name for model in self.recipe.starts.values()],
+            "finetuning_seeds": self.recipe.finetuning_seeds,
+            "costs": {arm: self.cost(arm) for arm in arms},
+        }
+
+    def cost(self, arm: str) -> dict[str, float]:
+        """The tokens that an arm saw in pre-training, and the minutes of its trainings."""
+        place = self.out / arm / "pretrain" if self.arms[arm].is_pretrained else self.out / arm
+        runs = [self.folder(arm, g, seed) for g in self.groups for seed in self.seeds(g)]
+        own, *labelled = (read_json(run / RUN_FILE, {}) for run in (place, *runs[1:]))
+        return {
+            "tokens": own.get("tokens_seen", 0),
+            "unlabelled": own.get("train_seconds", 0) / 60,
+            "labelled": sum(run.get("train_seconds", 0) for run in labelled) / 60,
         }
 
     def measure_readiness(self, arms: Sequence[str]) -> str:
@@ -281,20 +346,23 @@ class _Study:
         max_length = self.recipe.pretraining.get("max_length", Measuring.max_length)
         own = {"collection": self.place, "split": self.recipe.split}
         (measuring,) = fill({"max_length": max_length, **own, **self.recipe.readiness}, Measuring)
-        models: dict[str, str | Path] = {"start": self.recipe.encoder}
+        starts = {arm: f"{arm.rpartition('/')[0]} start".strip() for arm in arms}
+        models: dict[str, str | Path] = {starts[arm]: self.arms[arm].start for arm in arms}
         for arm in arms:
-            if self.recipe.arms[arm] is not None:
+            if self.arms[arm].is_pretrained:
                 models[f"{arm}, pre-trained"] = self.out / arm / "pretrain" / MODEL_FOLDER
-            models[f"{arm}, fine-tuned"] = self.first(arm) / MODEL_FOLDER
+            if self.last_group != UNLABELLED:
+                models[f"{arm}, fine-tuned"] = self.first(arm) / MODEL_FOLDER
         sample = Sample.choose(measuring, self.collection.passages)
         entries = measure_models([(own, {"label": label}) for label, own in models.items()], sample)
         written = write_analysis(self.out / "readiness", entries, sample)
         found = {entry["label"]: entry for entry in entries}
         panels, changes = {}, []
         for arm in arms:
-            before = found.get(f"{arm}, pre-trained", found["start"])
-            after = found[f"{arm}, fine-tuned"]
-            panels[arm] = {"start": found["start"], "pre-trained": before, "fine-tuned": after}
+            start = found[starts[arm]]
+            before = found.get(f"{arm}, pre-trained", start)
+            after = found.get(f"{arm}, fine-tuned", before)
+            panels[arm] = {"start": start, "pre-trained": before, "fine-tuned": after}
             layers = np.array([training_log.layer_entropies(entry) for entry in (before, after)])
             changes.append(f"{arm} {abs(layers[1] - layers[0]).mean():.3f}")
         picture = training_log.draw_entropies(panels)
@@ -305,21 +373,18 @@ class _Study:
         )
 
     def draw(self, results: StudyResults, trained: Sequence[str]) -> list[str]:
-        """Plot measures by labels, logs, and a map of the control and the best arm."""
-        fewest, seed = next(iter(self.groups)), self.recipe.finetuning_seeds[0]
-        logs = {arm: read_log(self.out / arm / "pretrain") for arm in trained}
-        losses = {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in results.arms}
-        shown = {"loss": f"loss of fine-tuning (nats a query), {fewest}"}
-        drawn = {
-            LABELS_FILE: as_png(plot_curves(results.by_labels(), x_label="labels")),
-            CURVES_FILE: training_log.draw_curves(logs),
-            FINETUNING_FILE: training_log.draw_curves(losses, shown),
-        }
+        """Plot measures by labels, logs, and a map of the best arm and its control."""
+        drawn = {}
+        if len(self.groups) > 1:
+            drawn[LABELS_FILE] = as_png(plot_curves(results.by_labels(), x_label="labels"))
+        if trained:
+            logs = {arm: read_log(self.out / arm / "pretrain") for arm in trained}
+            drawn[CURVES_FILE] = training_log.draw_curves(logs)
         if topics := choose_topics(self.collection.passages):
             rows, vectors = np.concatenate(list(topics.values())), {}
-            for arm in dict.fromkeys((self.recipe.control, results.best_arm)):
+            for arm in dict.fromkeys((self.controls[results.best_arm], results.best_arm)):
                 places = {UNLABELLED: self.out / arm, self.last_group: self.first(arm)}
-                for when, folder in places.items():
+                for when, folder in places.items() if arm in self.arms else ():
                     embeddings = Embeddings.open(folder / "evaluation" / EMBEDDINGS_FOLDER)
                     vectors[f"{arm}, {when}"] = embeddings.vectors(rows)
             drawn[MAP_FILE] = as_png(plot_map(vectors, topics))
@@ -329,9 +394,12 @@ class _Study:
 
     def publish(self, arm: str, result: SystemResult) -> None:
         """Put the results of an arm's first seed on its retriever's card."""
+        folder = self.first(arm) / MODEL_FOLDER
+        if not read_provenance(folder):  # of a model as it was published
+            return
         command = f"condenser evaluate {PLACEHOLDER} {result.collection} --baseline bm25"
         report_on_card(
-            self.first(arm) / MODEL_FOLDER,
+            folder,
             result,
             [self.bm25],
             collection=self.collection,
@@ -341,10 +409,13 @@ class _Study:
 
     def write_search_file(self, arm: str) -> None:
         """Write the settings with which `condenser search` uses an arm."""
-        folder = self.first(arm).relative_to(self.out)
+        system = self.made[arm, self.last_group]
+        model = os.path.relpath(find_model_folder(system.model), self.out)
+        settings = {**system.settings, "dtype": self.search.dtype}
+        embeddings = self.first(arm).relative_to(self.out) / "evaluation" / EMBEDDINGS_FOLDER
         content = {
-            "model": f"{folder / MODEL_FOLDER},dtype={self.search.dtype}",
-            "embeddings": str(folder / "evaluation" / EMBEDDINGS_FOLDER),
+            "model": System(model, settings).text,
+            "embeddings": str(embeddings),
             "collection": os.path.relpath(self.place, self.out),
         }
         write_json(self.out / SEARCH_FILE, content)

@@ -17,14 +17,15 @@ def evaluation(values):
     return make_evaluation({"MRR@10": {f"q{i}": value for i, value in enumerate(values)}})
 
 
-def make_results(fusions=None, **values):
+def make_results(fusions=None, systems=(), **values):
     arms = {name: evaluation(numbers) for name, numbers in values.items()}
+    bm25, controls = arms.pop("bm25"), dict.fromkeys(values, "mlm")
     return StudyResults(
-        arms.pop("bm25"), {"512 labels": arms}, "mlm", {"n_queries": 8}, fusions or {}
+        bm25, {"512 labels": arms}, controls, {"n_queries": 8}, systems, fusions or {}
     )
 
 
-def test_table_and_verdict_show_whether_arms_differ():
+def test_table_and_marks_show_whether_arms_differ():
     flat = [0.25] * 8
     results = make_results(
         bm25=[0.5] * 8,
@@ -42,10 +43,19 @@ def test_table_and_verdict_show_whether_arms_differ():
         "| bm25 | 0.500 |",
         "| mlm | 0.250 |",
         # Five tests; the p-values of three others are 1/128 too, so Holm takes this one times 5.
-        "| condenser | 0.375 (+0.125, p = 0.039) |",
-        "| other | 0.250 (+0.000, p = 1.000) |",
+        "| condenser | 0.375 (+0.125 ▲, p = 0.039) |",
+        "| other | 0.250 (+0.000 ○, p = 1.000) |",
     ]
     assert "all 5 tests" in explanation
+    *printed, _, same = str(results).splitlines()
+    assert [line.split() for line in printed] == [
+        ["MRR@10", "512", "labels"],
+        ["bm25", "0.500"],
+        ["mlm", "0.250"],
+        ["condenser", "0.375", "(+0.125", "▲)"],
+        ["other", "0.250", "(+0.000", "○)"],
+    ]
+    assert same == explanation
 
 
 def test_fused_arms_are_compared_with_the_fused_control_and_corrected_with_the_rest():
@@ -61,12 +71,31 @@ def test_fused_arms_are_compared_with_the_fused_control_and_corrected_with_the_r
     # the fused control; of p = 1 the fused control against bm25, and condenser against mlm.
     assert report.splitlines()[3:7] == [
         "| mlm | 0.250 |",
-        "| condenser | 0.250 (+0.000, p = 1.000) |",
+        "| condenser | 0.250 (+0.000 ○, p = 1.000) |",
         "| bm25 + mlm | 0.500 ~ |",
-        "| bm25 + condenser | 0.625 (+0.125, p = 0.012) |",
+        "| bm25 + condenser | 0.625 (+0.125 ▲, p = 0.012) |",
     ]
-    assert "from mlm, for fused arms from bm25 + mlm. bm25 + ARM: the runs of both" in report
+    assert "from mlm. bm25 + ARM: the fused runs of both, compared with the fused" in report
     assert results.best_arm == "mlm"  # the one to search with
+
+
+def test_each_start_has_its_control_and_a_panel_and_systems_are_compared_with_the_first():
+    values = {name: evaluation([number] * 10) for number, name in enumerate("abcde")}
+    names = ["a/start", "a/adapted", "b/start", "b/adapted"]
+    arms = {"today": values["a"], **dict(zip(names, list(values.values())[1:], strict=True))}
+    controls = {name: f"{name[0]}/start" for name in names}
+    controls |= {"today": "a/start", "b/start": "a/start"}
+    results = StudyResults(values["c"], {"no labels": arms}, controls, {}, ["today"])
+    assert [
+        float(results.cell("no labels", name, "MRR@10", with_p=False).partition("(")[2][:6])
+        for name in ("today", "a/adapted", "b/start", "b/adapted")
+    ] == [-1, 1, 2, 1]
+    assert "from a/start and b/start, that of the same start; for these" in results.explanation
+    assert results.arms == names and results.best_arm == "b/adapted"
+    panels = results.by_labels()
+    assert list(panels) == ["MRR@10, a", "MRR@10, b"]
+    means = {name: own["mean"] for name, own in panels["MRR@10, b"]["no"].items()}
+    assert means == {"bm25": 2, "today": 0, "start": 3, "adapted": 4}
 
 
 def test_results_are_written_with_their_tests(tmp_path):

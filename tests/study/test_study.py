@@ -10,10 +10,13 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformerTrainer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding import encode as encoding_stage
+from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.pretraining.trainer import CondenserTrainer
@@ -21,18 +24,20 @@ from modeling_condenser.retrieval.fusion import choose_fusion
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.study import study
 from modeling_condenser.study.study import run_study
+from tests.encoding.making import save_modules
 
 MEASURES = ["MRR@10", "R@100"]
 QUICK = {"use_cpu": True, "disable_tqdm": True, "per_device_train_batch_size": 8}
-SHORT = {"max_length": 32, "max_steps": 6, "learning_rate": 1e-3, "logging_steps": 2, **QUICK}
+SHORT = {"max_length": 32, "max_steps": 4, "learning_rate": 1e-3, "logging_steps": 2, **QUICK}
 
 
 @pytest.fixture(scope="module")
-def collection(collection, tmp_path_factory):
-    """One with dev queries, and passages that share titles."""
+def collection(collection, texts, tmp_path_factory):
+    """One of 70 passages with dev queries, and passages that share titles."""
     folder = Path(shutil.copytree(collection, tmp_path_factory.mktemp("collections") / "small"))
     shutil.copy(folder / "qrels/train.tsv", folder / "qrels/dev.tsv")
-    rows = map(json.loads, (folder / "corpus.jsonl").read_text().splitlines())
+    rows = list(map(json.loads, (folder / "corpus.jsonl").read_text().splitlines()))
+    rows += [{"_id": f"o{i}", "text": text} for i, text in enumerate(texts[60:70])]
     titled = [{**row, "title": f"topic {i % 9}"} for i, row in enumerate(rows)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in titled))
     return folder
@@ -42,7 +47,7 @@ def make_settings(collection, encoder, out):
     head = {"new_head": True, "n_head_layers": 1, "skip_from": 1}
     lengths = {"query_max_length": 16, "passage_max_length": 24}
     finetuning = {"similarity": "cosine", "learning_rate": 1e-3, **QUICK}
-    while_training = {"collection": str(collection), "texts": 9, "every": 3}
+    while_training = {"collection": str(collection), "texts": 9, "every": 2}
     return {
         "collection": str(collection),
         "output_dir": str(out),
@@ -57,8 +62,8 @@ def make_settings(collection, encoder, out):
         },
         "encoder": str(encoder),
         "pretraining": {**SHORT, "seed": 2, "readiness": while_training},
-        "finetuning": {**finetuning, **lengths, "num_train_epochs": 2},
-        "train_sizes": [8, 16],
+        "finetuning": {**finetuning, **lengths, "num_train_epochs": 1},
+        "train_sizes": [8],
         "finetuning_seeds": [0, 1],
         "measures": MEASURES,
         "search": {"dtype": "bfloat16"},
@@ -69,11 +74,36 @@ def make_settings(collection, encoder, out):
 
 @pytest.fixture(scope="module")
 def finished(collection, bert_folder, tmp_path_factory):
-    """A study's results and its folder."""
+    """A study that was killed, continued with one more arm, and again after an arm had failed."""
     out = tmp_path_factory.mktemp("studies") / "study"
     settings = make_settings(collection, bert_folder, out)
-    results = run_study(settings, command="condenser study mine")
-    return SimpleNamespace(results=results, folder=out)
+    trained, errors = list[str](), [KeyboardInterrupt(), RuntimeError("no memory\nleft"), None]
+    pretrain, train = study.pretrain, CondenserTrainer.train
+
+    def stop(given, **callbacks):
+        if errors[0] and "/condenser/" in given["output_dir"]:
+            raise errors[0]
+        return pretrain(given, **callbacks)
+
+    def recorded(self, *args, **kwargs):
+        trained.append(Path(self.args.output_dir).parent.name)
+        return train(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(study, "pretrain", stop)
+        patched.setattr(CondenserTrainer, "train", recorded)
+        fewer = {name: arm for name, arm in settings["arms"].items() if name != "start"}
+        with pytest.raises(KeyboardInterrupt):
+            run_study({**settings, "arms": fewer})
+        errors.pop(0)
+        run_study(settings)
+        assert trained == ["mlm"]
+        page = (out / "results.md").read_text()
+        errors.pop(0)
+        results = run_study(settings, command="condenser study mine")
+    assert trained == ["mlm", "condenser"]
+    facts = {"settings": settings, "page_of_failure": page}
+    return SimpleNamespace(results=results, folder=out, **facts)
 
 
 def read(folder, name):
@@ -83,15 +113,17 @@ def read(folder, name):
 @pytest.mark.slow
 def test_a_study_writes_its_results(finished, bert_folder):
     folder, written = finished.folder, read(finished.folder, "results.json")
-    assert list(finished.results.groups) == ["no labels", "8 labels", "16 labels"]
+    assert list(finished.results.groups) == ["no labels", "8 labels"]
     arms = ["start", "mlm", "condenser"]
-    assert set(written["groups"]["16 labels"]) == {*arms, *(f"bm25 + {arm}" for arm in arms)}
-    assert written["facts"]["n_passages"] == 60 and written["facts"]["n_queries"] == 20
-    seen = written["facts"]["tokens_seen"]
+    assert set(written["groups"]["8 labels"]) == {*arms, *(f"bm25 + {arm}" for arm in arms)}
+    assert written["facts"]["n_passages"] == 70 and written["facts"]["n_queries"] == 20
+    costs = written["facts"]["costs"]
     records = [read(folder, f"{arm}/pretrain/run.json") for arm in ("mlm", "condenser")]
     for name in ("blocks_sha256", "seed", "tokens_seen"):  # which decide the batches
         assert records[0][name] == records[1][name]
-    assert seen["mlm"] == seen["condenser"] == records[0]["tokens_seen"]
+    seen = records[0]["tokens_seen"]
+    assert costs["mlm"]["tokens"] == costs["condenser"]["tokens"] == seen
+    assert costs["start"]["unlabelled"] == 0 < costs["start"]["labelled"]
     recipes = (folder / f"{arm}/pretrain/recipe.yaml" for arm in ("mlm", "condenser"))
     encoders = [yaml.safe_load(recipe.read_text())["encoder"] for recipe in recipes]
     assert encoders == [str(bert_folder)] * 2
@@ -99,16 +131,15 @@ def test_a_study_writes_its_results(finished, bert_folder):
     logged = [(entry["step"], entry["swap_cost"]) for entry in log if "swap_cost" in entry]
     row = ", ".join(f"{cost:.3f} ({step}, 0.0)" for step, cost in logged)
     report = (folder / "results.md").read_text()
-    assert [step for step, _ in logged] == [2, 4, 6] and f"| condenser | {row} |" in report
-    million = f"{seen['mlm'] / 1e6:.2f}"
-    assert f"| mlm | objective mlm | {million} | " in report
-    assert "| start | the start itself | 0 | 0 | " in report
+    assert [step for step, _ in logged] == [2, 4] and f"| condenser | {row} |" in report
+    assert f"| mlm | objective mlm | {seen / 1e6:.2f} | " in report
+    assert "| start | the start itself | 0 | 0.0 | " in report
     assert report.startswith("# A small study\n\nDoes it help?\n\n```bash\ncondenser study mine\n")
-    contract = EncodingContract.load(folder / "mlm" / "encoder")
+    contract = EncodingContract.load(folder / "mlm/8-labels-0/model")
     assert contract == EncodingContract(16, 24, similarity="cosine")
     page = folder.with_name("page.md")
     pictures = re.findall(r"!\[.*\]\(page-(.*)\)", page.read_text())
-    names = ("labels", "curves", "finetuning", "map", "attention_entropy")
+    names = ("labels", "curves", "map", "attention_entropy")
     assert pictures == [f"{name}.png" for name in names]
     for name in pictures:
         assert (folder / name).read_bytes() == page.with_name(f"page-{name}").read_bytes()
@@ -120,9 +151,9 @@ def test_swap_cost_and_retrieval_while_training_are_shown(finished):
     assert list(courses) == ["swap cost", *(f"{measure} without labels" for measure in MEASURES)]
     assert list(courses["swap cost"]) == ["condenser"]
     entries = courses["R@100 without labels"]["mlm"]
-    assert [entry["step"] for entry in entries] == [0, 3, 6]
+    assert [entry["step"] for entry in entries] == [0, 2, 4]
     assert entries[0]["tokens"] == 0 < entries[1]["tokens"] < entries[2]["tokens"]
-    assert f"{entries[2]['value']:.3f} (6, 0.0) |" in (finished.folder / "results.md").read_text()
+    assert f"{entries[2]['value']:.3f} (4, 0.0) |" in (finished.folder / "results.md").read_text()
 
 
 @pytest.mark.slow
@@ -149,7 +180,7 @@ def test_means_are_over_the_runs_of_all_seeds_alone_and_fused(finished, collecti
     dev_qrels = load_collection(collection, split="dev").qrels
     for group, places in (
         ("no labels", ["evaluation"]),
-        ("16 labels", ["16-labels-0/evaluation", "16-labels-1/evaluation"]),
+        ("8 labels", ["8-labels-0/evaluation", "8-labels-1/evaluation"]),
     ):
         runs = [read_run(folder / "condenser" / place / "run-100.trec") for place in places]
         dev = [read_run(folder / "condenser" / place / "dev/run-100.trec") for place in places]
@@ -165,7 +196,7 @@ def test_means_are_over_the_runs_of_all_seeds_alone_and_fused(finished, collecti
 
 @pytest.mark.slow
 def test_cards_and_the_search_file_are_written(finished, collection):
-    folder = finished.folder / "condenser" / "16-labels-0"
+    folder = finished.folder / "condenser" / "8-labels-0"
     means = read(folder, "evaluation/metrics.json")["evaluation"]["means"]
     card = ModelCard.load(folder / "model" / "README.md")
     found = {r.metric_type: r.metric_value for r in card.data.eval_results}
@@ -173,45 +204,17 @@ def test_cards_and_the_search_file_are_written(finished, collection):
     command = "condenser evaluate OWNER/NAME small --baseline bm25 --split test --dtype bfloat16"
     assert command in card.text
     named = read(finished.folder, "search.json")
-    assert named["model"] == f"{finished.results.best_arm}/16-labels-0/model,dtype=bfloat16"
+    assert named["model"] == f"{finished.results.best_arm}/8-labels-0/model,dtype=bfloat16"
     assert (finished.folder / named["embeddings"]).is_dir()
     assert (finished.folder / named["collection"]).resolve() == collection
 
 
 @pytest.mark.slow
-def test_a_study_continues_with_what_is_missing(
-    finished, collection, bert_folder, tmp_path, monkeypatch, capsys
+def test_a_failed_arm_is_named_and_a_finished_study_does_nothing_again(
+    finished, tmp_path, monkeypatch, capsys
 ):
-    """After a kill, with one more arm, after an arm that failed, and when it is finished."""
-    settings = make_settings(collection, bert_folder, tmp_path / "study")
-    arms, trained = settings["arms"], list[str]()
-    pretrain, train = study.pretrain, CondenserTrainer.train
-
-    def run_with(error):
-        def stop(given, **callbacks):
-            if error and "condenser" in given["output_dir"].rpartition("study")[2]:
-                raise error
-            return pretrain(given, **callbacks)
-
-        monkeypatch.setattr(study, "pretrain", stop)
-        return run_study(settings)
-
-    def recorded(self, *args, **kwargs):
-        trained.append(Path(self.args.output_dir).parent.name)
-        return train(self, *args, **kwargs)
-
-    monkeypatch.setattr(CondenserTrainer, "train", recorded)
-    settings["arms"] = {name: arm for name, arm in arms.items() if name != "start"}
-    with pytest.raises(KeyboardInterrupt):
-        run_with(KeyboardInterrupt())
-    settings["arms"] = arms
-    run_with(RuntimeError("no memory\nleft"))
-    assert trained == ["mlm"]
     named = "- The arm condenser failed and is left out: RuntimeError: no memory left"
-    assert named in (tmp_path / "study" / "results.md").read_text().splitlines()
-    results = run_with(None)
-    assert trained == ["mlm", "condenser"]
-    assert results.failures == {} and results.tables() == finished.results.tables()
+    assert named in finished.page_of_failure.splitlines() and finished.results.failures == {}
 
     def refuse(*args, **kwargs):
         raise AssertionError("done again")
@@ -219,15 +222,126 @@ def test_a_study_continues_with_what_is_missing(
     monkeypatch.setattr(CondenserTrainer, "train", refuse)
     monkeypatch.setattr(SentenceTransformerTrainer, "train", refuse)
     monkeypatch.setattr(encoding_stage, "encode_collection", refuse)
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
-    capsys.readouterr()
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(finished.settings, sort_keys=False))
     assert main(["study", str(tmp_path / "recipe.yaml")]) == 0
-    assert results.tables() in capsys.readouterr().out
+    assert str(finished.results) in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def published(bert_folder, tmp_path_factory):
+    """Two embedding models, with mean and CLS pooling."""
+    folder, how = tmp_path_factory.mktemp("published"), {"similarity_fn_name": "cosine"}
+    return [
+        save_modules(
+            folder / mode,
+            bert_folder,
+            lambda n, mode=mode: [Pooling(n, pooling_mode=mode), Normalize()],
+            **how,
+        )
+        for mode in ("mean", "cls")
+    ]
+
+
+def make_comparison(collection, out, **changes):
+    small = {"n_queries": 30, "steps": 5, "batch_size": 8, "kinds": ["sentence", "span"]}
+    return {
+        "collection": str(collection),
+        "output_dir": str(out),
+        "control": "untouched",
+        "arms": {
+            "untouched": None,
+            "adapted": {"objective": "adapt", "keep_adapted": True, **small},
+            "labelled": {"objective": "adapt", "labels": True, **small},
+        },
+        "pretraining": {},
+        "finetuning": {**QUICK, "num_train_epochs": 1},
+        "train_sizes": [8],
+        "measures": ["MRR@10"],
+        **changes,
+    }
+
+
+def test_each_start_goes_through_all_arms_beside_the_system_of_today(
+    collection, published, tmp_path, monkeypatch
+):
+    adapted, out = {}, tmp_path / "study"
+
+    def adapt(settings):
+        adapted[str(Path(settings["output_dir"]).relative_to(out))] = settings
+        start = published[0] if "8-labels" in settings["model"] else settings["model"]
+        return SimpleNamespace(model=start, verdict="better: much", is_adapted=False)
+
+    def finetune(settings):
+        run = Path(settings["output_dir"])
+        shutil.copytree(settings["encoder"], run / "model", dirs_exist_ok=True)
+        return run / "model"
+
+    monkeypatch.setattr(study, "adapt", adapt)
+    monkeypatch.setattr(study, "finetune", finetune)
+    qrels = load_collection(collection).qrels
+    lines = [f"{query} Q0 {max(found)} 1 1.0 today\n" for query, found in qrels.items()]
+    (tmp_path / "today.trec").write_text("".join(lines))
+    starts = list(map(str, published))
+    settings = make_comparison(collection, out, start=starts, fusion="rrf")
+    results = run_study({**settings, "systems": [str(tmp_path / "today.trec")]})
+    names = [f"{s}/{a}" for s in ("mean", "cls") for a in ("untouched", "adapted", "labelled")]
+    assert results.arms == names
+    means = evaluate_run(qrels, read_run(tmp_path / "today.trec"), measures=["MRR@10"]).means
+    for group in ("no labels", "8 labels"):
+        assert list(results.groups[group]) == ["today", *names, *(f"bm25 + {n}" for n in names)]
+        assert results.groups[group]["today"].means == means
+    # Those with labels adapt what fine-tuning made, or the start itself by the labels.
+    tuned = str(out / "cls/untouched/8-labels-0/model")
+    assert [adapted[f"cls/adapted{place}"]["model"] for place in ("", "/8-labels-0")] == [
+        starts[1],
+        tuned,
+    ]
+    own = [adapted[f"cls/labelled{place}"] for place in ("", "/8-labels-0")]
+    assert [(o["model"], o["labels"], o["train_size"]) for o in own] == [
+        (starts[1], False, None),
+        (starts[1], True, 8),
+    ]
+    assert (
+        "- cls/adapted, 8 labels: better: much; the start is kept\n"
+        in (out / "results.md").read_text()
+    )
+    named = read(out, "search.json")
+    assert (out / named["model"].partition(",")[0]).is_dir()
+
+
+@pytest.mark.slow
+def test_an_adapted_arm_is_measured_without_labels_and_after_fine_tuning(
+    collection, published, tmp_path
+):
+    settings = make_comparison(collection, tmp_path / "study", encoder=str(published[0]))
+    del settings["arms"]["labelled"]
+    results = run_study(settings)
+    for group, place in (("no labels", ""), ("8 labels", "8-labels-0")):
+        own, start = (tmp_path / "study" / arm / place for arm in ("adapted", "untouched"))
+        verdict = read(own, "verdict.json")["verdict"]["comparison"]
+        assert f"{verdict['difference']:+.3f}" in results.verdicts[f"adapted, {group}"]
+        runs = [read_run(folder / "evaluation/run-100.trec") for folder in (own, start)]
+        assert runs[0] != runs[1]
+        queries = list(load_collection(collection).queries.values())
+        embeddings = Embeddings.open(own / "evaluation/embeddings")
+        found = Retriever(own / "model").search(queries, embeddings, depth=1)
+        assert [{name for name, _ in one} for one in found] == [
+            {next(iter(run))} for run in runs[0].values()
+        ]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"start": ["a/x", "b/x"]}, "have the same name"),
+        ({"systems": ["runs/mlm"]}, "have the same name"),
+        ({"arms": {"mlm": {}, "x": {"objective": "adapt"}}}, "'x' adapts what the start becomes"),
+        ({"arms": {"mlm": None, "x": {"objective": "adapt", "step": 1}}}, "no field 'step'"),
+        (
+            {"split": "dev", "fusion": "rrf", "arms": {"mlm": None, "x": {"objective": "adapt"}}},
+            "dev queries decide whether an adapted model is kept",
+        ),
+        ({"train_sizes": [8, 64]}, "names 64, but the split train of .* has 40 labelled pairs"),
         ({"control": "dpr"}, "control is 'dpr', expected one of"),
         ({"arms": {"mlm": {}, "x": {"max_steps": 20}}}, "changes max_steps, but arms"),
         ({"pretraining": {"max_step": 1}}, "no field 'max_step'.*'max_steps'"),
