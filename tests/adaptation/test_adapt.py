@@ -15,7 +15,7 @@ from sentence_transformers.sentence_transformer.modules import (
     Pooling,
     Transformer,
 )
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModel
 
 from modeling_condenser.adaptation import adapt as stage
 from modeling_condenser.adaptation.adapt import adapt, collect_queries
@@ -28,6 +28,8 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.verdict import judge
 from tests.encoding.making import save_modules
+from tests.mining.test_miner import make_cross_encoder
+from tests.publishing.making import write_collection
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,16 @@ def corpus(texts, tmp_path_factory):
     rows = [{"_id": f"p{i}", "title": f"Part {i}", "text": text} for i, text in enumerate(texts)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
+
+
+@pytest.fixture(scope="module")
+def judged(corpus, texts, tmp_path_factory):
+    """The same passages with queries, in the splits dev and train."""
+    passages = [json.loads(line) for line in (corpus / "corpus.jsonl").read_text().splitlines()]
+    queries = [{"_id": f"q{i}", "text": " ".join(texts[i].split()[2:6])} for i in range(40)]
+    splits = {"dev": [(f"q{i}", f"p{i}", 1) for i in range(40)]}
+    splits["train"] = [("q1", "p4", 1), ("q1", "p5", 0)]
+    return write_collection(tmp_path_factory.mktemp("judged") / "c", passages, queries, **splits)
 
 
 def settings(published, corpus, out, **changes):
@@ -88,20 +100,9 @@ def test_the_adapted_model_is_the_start_and_a_map(published, adapted):
         adapt({**how, "seed": 1})
 
 
-def test_the_figures_of_the_verdict_are_those_of_the_written_model(
-    published, corpus, texts, tmp_path
-):
-    dev = tmp_path / "collection"
-    shutil.copytree(corpus, dev)
-    (dev / "qrels").mkdir()
-    rows = [(f"q{i}", f"p{i}", " ".join(texts[i].split()[2:6])) for i in range(40)]
-    (dev / "queries.jsonl").write_text(
-        "".join(json.dumps({"_id": query, "text": text}) + "\n" for query, _, text in rows)
-    )
-    judged = ["query-id\tcorpus-id\tscore", *(f"{q}\t{passage}\t1" for q, passage, _ in rows)]
-    (dev / "qrels/dev.tsv").write_text("\n".join(judged))
-    done = adapt(settings(published, dev, tmp_path / "out", keep_adapted=True))
-    loaded = load_collection(dev, split="dev")
+def test_the_figures_of_the_verdict_are_those_of_the_written_model(published, judged, tmp_path):
+    done = adapt(settings(published, judged, tmp_path / "out", keep_adapted=True))
+    loaded = load_collection(judged, split="dev")
     again = judge(Retriever(published), Retriever(done.model), loaded).comparison
     assert "judged dev queries" in str(done.verdict)
     own = done.verdict.comparison
@@ -216,15 +217,7 @@ def test_a_model_that_compares_by_the_inner_product_is_refused(bert_folder, corp
 
 @pytest.fixture(scope="module")
 def cross_encoder(bert_folder, tmp_path_factory):
-    return save_cross_encoder(bert_folder, tmp_path_factory.mktemp("cross") / "model", n_labels=1)
-
-
-def save_cross_encoder(bert_folder, folder, *, n_labels):
-    torch.manual_seed(0)
-    model = AutoModelForSequenceClassification.from_pretrained(bert_folder, num_labels=n_labels)
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(folder)
-    return folder
+    return make_cross_encoder(tmp_path_factory.mktemp("cross") / "model", bert_folder)
 
 
 def test_a_cross_encoder_scores_the_own_passage_and_the_hard_ones(published, corpus, cross_encoder):
@@ -262,7 +255,7 @@ def test_the_teacher_changes_the_adapted_model(adapted, cross_encoder, tmp_path,
 
 
 def test_a_classifier_is_no_teacher(published, bert_folder, corpus, tmp_path):
-    folder = save_cross_encoder(bert_folder, tmp_path / "classifier", n_labels=2)
+    folder = make_cross_encoder(tmp_path / "classifier", bert_folder, n_labels=2)
     with pytest.raises(ValueError, match="with 2 labels, expected a cross-encoder"):
         adapt(settings(published, corpus, tmp_path / "out", teacher=str(folder)))
     assert not (tmp_path / "out").exists()
