@@ -263,7 +263,8 @@ def analyze(line: "CommandLine") -> None:
     settings = line.read(AnalysisRecipe, Measuring, plain=("models", "out"))
     from modeling_condenser.analysis import analyze as stage
 
-    print(f"{stage.analyze(settings)}\n\nreport: {settings['out']}/{stage.REPORT_FILE}")
+    table = stage.analyze(settings).to_string(line_width=100, float_format="{:.4f}".format)
+    print(f"{table}\n\nreport: {settings['out']}/{stage.REPORT_FILE}")
 
 
 def study(line: "CommandLine") -> None:

@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from datasets import Dataset, IterableDataset
 from jinja2 import Template
 from tqdm.auto import tqdm
@@ -43,14 +44,14 @@ Measurable = tuple[str | Path, Entry]
 """A model's folder or Hub name, and its entry before it is measured."""
 
 
-def analyze(settings: Mapping[str, Any]) -> str:
+def analyze(settings: Mapping[str, Any]) -> pd.DataFrame:
     """Measure models and write figures, report and pictures.
 
     Args:
         settings: fields of `AnalysisRecipe` and `Measuring`.
 
     Returns:
-        The report, as Markdown.
+        A row for each measure, and a column for each model.
 
     Raises:
         FileNotFoundError: a model, the corpus or the collection does not exist.
@@ -74,10 +75,13 @@ def analyze(settings: Mapping[str, Any]) -> str:
     sample = Sample.choose(measuring, _find_documents(recipe, measuring))
     measured = {name: measure_models(own, sample) for name, own in models.items()}
     courses = {run: measured[run] for run in runs if len(measured[run]) > 1}
-    report = write_analysis(out, list(chain(*measured.values())), sample, courses=courses)
+    entries = list(chain(*measured.values()))
+    write_analysis(out, entries, sample, courses=courses)
     for run in finished if recipe.card else ():
         _put_on_card(Path(run), measured[run])
-    return report
+    titles = training_log.titled_measures(entries)
+    table = {entry["label"]: {t: entry.get(n) for n, t in titles.items()} for entry in entries}
+    return pd.DataFrame(table)
 
 
 def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | IterableDataset:
@@ -152,7 +156,7 @@ def write_analysis(
         entries=entries,
         escape=escape,
         sample=sample.facts(),
-        how_to_read=training_log.HOW_TO_READ,
+        how_to_read=training_log.explain(entries),
         measures=training_log.titled_measures(entries),
         layers={f"{training_log.ENTROPY}_layer_{k}": k for k in range(1, n_layers + 1)},
         even=entries[0][training_log.EVEN_ENTROPY],

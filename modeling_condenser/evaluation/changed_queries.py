@@ -56,6 +56,6 @@ def _excerpts(collection: Collection, passages: set[str]) -> Mapping[str, str]:
     """Passage -> the beginning of its title and text; without those that the corpus lacks."""
     rows = find_rows(collection.passages, passages, strict=False)
     found = titles_and_texts(collection.passages, list(rows.values()))
-    texts = (" ".join(f"{title} {text}".split()) for title, text in found)
+    texts = (" ".join((f"{title}: {text}" if title else text).split()) for title, text in found)
     shortened = (t if len(t) <= _EXCERPT else f"{t[:_EXCERPT].rstrip()} …" for t in texts)
     return dict(zip(rows, shortened, strict=True))

@@ -147,7 +147,7 @@ def training_section(stages: Sequence[Stage]) -> str:
         starter=STARTER_TITLE,
         yaml=lambda content: yaml.safe_dump(dict(content), allow_unicode=True).strip(),
         stages=label_stages(stages),
-        has_curves=any(training_log.has_curves(stage.log) for stage in stages),
+        explanation=training_log.explain([entry for stage in stages for entry in stage.log]),
         curves_file=CURVES_FILE,
     )
 

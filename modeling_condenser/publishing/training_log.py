@@ -20,14 +20,6 @@ READINESS_PICTURE = "readiness.png"
 ENTROPY_FILE = "attention_entropy.png"
 PREFIX = "readiness/"
 ENTROPY, EVEN_ENTROPY = f"{PREFIX}entropy", f"{PREFIX}entropy_even"
-HOW_TO_READ = (
-    "Zero cost and swap cost are the rise of the head's loss (nats a masked token) when the late "
-    "CLS vectors are zeroed or exchanged: near zero, the head does not use the vector; where they "
-    "stop growing, more steps bring little. Entropy is that of the CLS token's attention, in nats, "
-    "averaged over heads and texts: the closer it is to that of a fine-tuned model, the less "
-    "fine-tuning has to change (Gao & Callan 2021, section 5). Lower alignment means that matching "
-    "texts are closer, lower uniformity that vectors are spread more evenly (Wang & Isola 2020)."
-)
 _LAYER = f"{PREFIX}entropy_layer_"
 _CURVES = {
     "late_loss": "late MLM loss (nats a masked token)",
@@ -44,6 +36,23 @@ _TITLES = {
     ENTROPY: "CLS attention entropy, mean over layers",
     f"{PREFIX}alignment": "alignment",
     f"{PREFIX}uniformity": "uniformity",
+}
+_EXPLANATIONS = {
+    "late_loss": "Late loss: of the encoder's own output.",
+    "head_loss": "Head loss: of the Condenser head, which reads the CLS vector.",
+    "swap_cost": "Swap cost: rise of the head's loss when CLS vectors are exchanged within a batch;"
+    " near zero, the head does not use the vector.",
+    "bow_loss": "Bag-of-words loss: of the CLS vector's prediction of the distinct tokens of its "
+    "block, before its weight.",
+    "contrastive_loss": "Contrastive loss: of finding a text's match among the texts of the batch.",
+    f"{PREFIX}zero_cost": "Zero cost and swap cost: rise of the head's loss (nats a masked token) "
+    "when the late CLS vectors are zeroed or exchanged. Near zero, the head does not use the "
+    "vector; where they stop growing, more steps bring little.",
+    ENTROPY: "Entropy: of the CLS token's attention, in nats, averaged over heads and texts. The "
+    "closer it is to that of a fine-tuned model, the less fine-tuning has to change (Gao & Callan "
+    "2021, section 5).",
+    f"{PREFIX}alignment": "Lower alignment means that matching texts are closer, lower uniformity "
+    "that vectors are spread more evenly (Wang & Isola 2020).",
 }
 _RETRIEVAL = {
     f"{PREFIX}zero_shot_": "without fine-tuning",
@@ -106,6 +115,12 @@ def titled_measures(entries: Sequence[Entry]) -> dict[str, str]:
     for prefix, when in _RETRIEVAL.items():
         titles |= {n: f"{n.removeprefix(prefix)} {when}" for n in names if n.startswith(prefix)}
     return titles
+
+
+def explain(entries: Sequence[Entry]) -> str:
+    """Explain the measures that any entry has, in sentences."""
+    names = titled_measures(entries)
+    return " ".join(text for name, text in _EXPLANATIONS.items() if name in names)
 
 
 def first_and_last(entries: Sequence[Entry]) -> dict[str, Entry]:

@@ -140,10 +140,10 @@ def test_the_queries_that_changed_most_are_shown_with_the_first_passages(report)
     assert [q["query"] for q in changed["gained"]] == [f"n{i:02d}" for i in range(10)]
     [lost] = changed["lost"]
     assert (lost["query"], lost["values"]) == ("n19", [0.25, 0.0])
-    right = {"passage": "p", "excerpt": "A title x", "is_relevant": True}
+    right = {"passage": "p", "excerpt": "A title: x", "is_relevant": True}
     assert changed["gained"][0]["first"] == [None, right] and lost["first"] == [None, None]
     asked = "how many rivers \\| \\*lakes\\* does country 0 have"
-    assert f"\n| {asked} | 0.25 → 0.75 | nothing | ✓ A title x |\n" in text
+    assert f"\n| {asked} | 0.25 → 0.75 | nothing | ✓ A title: x |\n" in text
     assert text.count("## Queries on which") == 2  # none gained or lost from bm25 to same
 
 
