@@ -126,3 +126,19 @@ def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeyp
     assert search("bm25", collection, query, "-k", "-1") == (
         "error: k is -1, expected at least 1.\n"
     )
+
+
+def test_a_longer_collection_is_searched_and_another_of_its_name_refused(
+    encoder, collection, search
+):
+    shutil.copytree(collection, "c")
+    first = search(encoder, "c", QUERY, "-k", 100)
+    with Path("c/corpus.jsonl").open("a") as file:
+        file.write(json.dumps({"_id": "added", "title": "", "text": QUERY}) + "\n")
+    longer = search(encoder, "c", QUERY, "-k", 100)
+    assert longer == expected_lines(encoder, Path("c"), QUERY, 100)
+    assert len(longer) == len(first) + 2
+    Path("d/c").mkdir(parents=True)
+    Path("d/c/corpus.jsonl").write_text('{"_id": "other", "title": "", "text": "Another one."}\n')
+    assert "holds the vectors of other passages" in search(encoder, "d/c", QUERY)
+    assert search(encoder, "c", QUERY, "-k", 100) == longer

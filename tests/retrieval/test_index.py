@@ -158,3 +158,20 @@ def test_what_does_not_fit_is_refused(tmp_path):
 def test_what_a_killed_build_leaves_is_no_obstacle(tmp_path):
     (tmp_path / ".passages.arrow.host-1.partial").touch()
     assert len(Index.build(TEXTS, folder=tmp_path)) == len(TEXTS)
+
+
+@pytest.mark.parametrize("system", ["bm25", "{}"])
+def test_chinese_passages_in_an_odd_folder_are_all_replaced_from_another_folder(
+    system, retriever, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    texts = {"河流-一": "河流从泉水开始。春天的雪会融化。", "海": "河流流入大海。"}
+    index = Index.build(texts, system.format(retriever), folder="my index [1]")
+    [found] = index.search(["流入大海的河流"], k=2)
+    assert {each.id: each.text for each in found} == texts
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    index.update({"山": "山上有雪。", "谷": "谷里有花。"})
+    for each in (index, Index.open("../my index [1]")):
+        [found] = each.search(["山上谷里"], k=5)
+        assert {passage.id for passage in found} == {"山", "谷"} and len(each) == 2
