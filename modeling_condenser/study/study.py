@@ -44,6 +44,7 @@ from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
 from modeling_condenser.retrieval.systems import BM25, HYBRID, System, as_folder
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
+    LOG_FILE,
     MODEL_FOLDER,
     RUN_FILE,
     RunIdentity,
@@ -62,6 +63,7 @@ logger = logging.getLogger(__name__)
 
 SEARCH_FILE = "search.json"
 LABELS_FILE, CURVES_FILE, MAP_FILE = "labels.png", "curves.png", "map.png"
+FINETUNING_FILE = "finetuning.png"
 ZERO_SHOT = f"{training_log.PREFIX}zero_shot_"
 _MOST_STEPS = 6  # of an arm in a table of a measure while training
 
@@ -377,6 +379,12 @@ class _Study:
         drawn = {}
         if len(self.groups) > 1:
             drawn[LABELS_FILE] = as_png(plot_curves(results.by_labels(), x_label="labels"))
+            _, fewest, *_ = self.groups
+            runs = {arm: self.folder(arm, fewest, self.seeds(fewest)[0]) for arm in results.arms}
+            losses = {arm: read_log(run) for arm, run in runs.items() if (run / LOG_FILE).is_file()}
+            shown = {"loss": f"loss of fine-tuning (nats a query), {fewest}"}
+            if losses:
+                drawn[FINETUNING_FILE] = training_log.draw_curves(losses, shown)
         if trained:
             logs = {arm: read_log(self.out / arm / "pretrain") for arm in trained}
             drawn[CURVES_FILE] = training_log.draw_curves(logs)

@@ -139,7 +139,7 @@ def test_a_study_writes_its_results(finished, bert_folder):
     assert contract == EncodingContract(16, 24, similarity="cosine")
     page = folder.with_name("page.md")
     pictures = re.findall(r"!\[.*\]\(page-(.*)\)", page.read_text())
-    names = ("labels", "curves", "map", "attention_entropy")
+    names = ("labels", "finetuning", "curves", "map", "attention_entropy")
     assert pictures == [f"{name}.png" for name in names]
     for name in pictures:
         assert (folder / name).read_bytes() == page.with_name(f"page-{name}").read_bytes()
