@@ -193,7 +193,7 @@ def mine(line: "CommandLine") -> None:
     print(f"dropped: {', '.join(dropped) or 'none'}")
     print(f"negatives: {file}")
     examples = file.with_name(stage.EXAMPLES_FILE)
-    data = ("--collection", settings["collection"], "--negatives", file)
+    data: tuple[object, ...] = ("--collection", settings["collection"], "--negatives", file)
     if examples.is_file():  # which needs no judgements, and has relabelled positives
         print(f"examples: {examples}")
         data = ("--data", examples)
@@ -223,10 +223,10 @@ def evaluate(line: "CommandLine") -> None:
     """Search with retrievers or BM25, measure, and test whether the systems differ.
 
     condenser evaluate my-retriever my-collection --baseline bm25
-    condenser evaluate evaluate/thesis.yaml a b my-collection --depth 1000
+    condenser evaluate evaluate/beir a b my-collection --depth 1000
 
     A system is an export, a sentence-transformers model, an encoder with a stated pooling
-    (google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,preset=thesis).
+    (google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,k1=0.9,b=0.4).
     """
     from modeling_condenser.evaluation import evaluate as stage
     from modeling_condenser.retrieval.dense import SearchSettings
