@@ -64,7 +64,7 @@ def pretrain(line: "CommandLine") -> None:
         callbacks = readiness_callbacks(settings)
     folder = train(settings, callbacks=callbacks)
     print(f"checkpoint: {folder}")
-    print(f"next: condenser export {folder.parent} ENCODER_FOLDER")
+    _print_next("export", folder.parent, f"{folder.parent}-encoder")
 
 
 def export(line: "CommandLine") -> None:
@@ -75,7 +75,9 @@ def export(line: "CommandLine") -> None:
     from modeling_condenser.publishing.export import export_encoder
 
     out = line.call(export_encoder, without=("contract",))
-    print(f"encoder: {out}\nnext: condenser finetune finetune/own-text --encoder {out}")
+    print(f"encoder: {out}")
+    where = ("--collection", "COLLECTION", "--output_dir", f"{out}-finetuned")
+    _print_next("finetune", "finetune/own-text", "--encoder", out, *where, yours="COLLECTION")
 
 
 def finetune(line: "CommandLine") -> None:
@@ -99,12 +101,14 @@ def finetune(line: "CommandLine") -> None:
 
         if verdict := judge_finetuned(settings, folder):
             print(f"on dev queries {verdict}")
-    tested_on = settings.get("collection") or "COLLECTION"
     if settings.get("objective") == "mse_cosine":
-        tested_on = "TEST_PAIRS.csv --task graded_pairs"
+        how, yours = ("TEST_PAIRS.csv", "--task", "graded_pairs"), "TEST_PAIRS.csv"
     elif settings.get("objective") == "triplet" and settings.get("similarity") != "cosine":
-        tested_on = "TEST_TRIPLETS.csv --task triplets"
-    print(f"next: condenser evaluate {folder} {tested_on}")
+        how, yours = ("TEST_TRIPLETS.csv", "--task", "triplets"), "TEST_TRIPLETS.csv"
+    else:
+        yours = "" if settings.get("collection") else "COLLECTION"
+        how = (settings.get("collection") or yours, "--baseline", "bm25")
+    _print_next("evaluate", folder, *how, yours=yours)
 
 
 def encode(line: "CommandLine") -> None:
@@ -189,11 +193,12 @@ def mine(line: "CommandLine") -> None:
     print(f"dropped: {', '.join(dropped) or 'none'}")
     print(f"negatives: {file}")
     examples = file.with_name(stage.EXAMPLES_FILE)
-    data = f"--collection {settings['collection']} --negatives {file}"
+    data: tuple[object, ...] = ("--collection", settings["collection"], "--negatives", file)
     if examples.is_file():  # which needs no judgements, and has relabelled positives
         print(f"examples: {examples}")
-        data = f"--data {examples}"
-    print(f"next: condenser finetune finetune/own-text {data}")
+        data = ("--data", examples)
+    where = ("--encoder", "ENCODER", *data, "--output_dir", f"{file.parent}-finetuned")
+    _print_next("finetune", "finetune/own-text", *where, yours="ENCODER")
 
 
 def adapt(line: "CommandLine") -> None:
@@ -218,10 +223,10 @@ def evaluate(line: "CommandLine") -> None:
     """Search with retrievers or BM25, measure, and test whether the systems differ.
 
     condenser evaluate my-retriever my-collection --baseline bm25
-    condenser evaluate evaluate/thesis.yaml a b my-collection --depth 1000
+    condenser evaluate evaluate/beir a b my-collection --depth 1000
 
     A system is an export, a sentence-transformers model, an encoder with a stated pooling
-    (google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,preset=thesis).
+    (google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,k1=0.9,b=0.4).
     """
     from modeling_condenser.evaluation import evaluate as stage
     from modeling_condenser.retrieval.dense import SearchSettings
@@ -329,7 +334,8 @@ def space(line: "CommandLine") -> None:
     report = line.call(write_space, without=("token",))
     _print_sizes(report.sizes)
     if report.commit is None:
-        print(f"page: {report.folder}\nnext: python -m http.server --directory {report.folder}")
+        folder = shlex.quote(str(report.folder))
+        print(f"page: {report.folder}\nnext: python -m http.server --directory {folder}")
     else:
         print(f"pushed: {report.commit.commit_url}")
 
@@ -347,8 +353,16 @@ def collect(line: "CommandLine") -> None:
     done = line.call(stage)
     has_queries = done.counts["labels"] > 0
     print(f"{done}\ncollection: {done.folder}")
-    verb, query = ("evaluate", "") if has_queries else ("search", ' "QUESTION"')
-    print(f"next: condenser {verb} bm25 {shlex.quote(done.folder)}{query}")
+    if has_queries:
+        _print_next("evaluate", "bm25", done.folder)
+    else:
+        _print_next("search", "bm25", done.folder, "QUESTION", yours="QUESTION")
+
+
+def _print_next(*words: object, yours: str = "") -> None:
+    """Print the command that follows; `yours` is a word in it that the user replaces."""
+    label = f"next, with your {yours}" if yours else "next"
+    print(f"{label}: {shlex.join(['condenser', *map(str, words)])}")
 
 
 COMMANDS: dict[str, Callable[["CommandLine"], None]] = {

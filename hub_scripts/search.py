@@ -6,13 +6,21 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
-from modeling_condenser.collection.load import load_dev, load_passages, name_collection
+from modeling_condenser.collection.beir import CORPUS_FILE
+from modeling_condenser.collection.load import (
+    load_dev,
+    load_passages,
+    name_collection,
+    resolve_collection_name,
+)
 from modeling_condenser.collection.passages import find_rows
+from modeling_condenser.collection.text_files import find_file, read_json
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.searchers import Searcher, open_searcher
 from modeling_condenser.retrieval.systems import as_folder, parse_systems
@@ -33,7 +41,8 @@ class SearchFields:
         collection: folder or Hub name; not for a study.
         query: by default the lines of standard input.
         k: passages to show.
-        json: print one JSON object a query, with `query` and `passages` (id, score, title, text).
+        json: print one JSON object a query, with `query` and `passages` (id, score, title, text,
+            and of a collection by `condenser collect` headings and file).
         embeddings: folder of the passages' embeddings, written if it is new.
         output_dir: folder for new embeddings and indices, which `condenser evaluate` shares.
     """
@@ -75,8 +84,10 @@ def run(line: CommandLine) -> None:
         settings=how,
         dev=load_dev(fields.collection, judged="") if system.kind == "hybrid" else None,
     )
+    places = _read_places(fields.collection) if fields.json else {}
     for query in [fields.query] if fields.query is not None else _ask():
         found = find(searcher, passages, query, depth=fields.k)
+        found = [passage | places.get(passage["id"], {}) for passage in found]
         answer = json.dumps({"query": query, "passages": found}, ensure_ascii=False)
         print(answer if fields.json else _as_text(found), flush=True)
 
@@ -90,6 +101,19 @@ def find(searcher: Searcher, passages: Dataset, query: str, *, depth: int) -> li
         {"id": name, "score": score, "title": row["title"], "text": row["text"]}
         for name, score, row in found
     ]
+
+
+def _read_places(collection: str) -> dict[str, dict[str, str]]:
+    """Passage -> its headings and file, which only `condenser collect` writes."""
+    corpus = find_file(Path(resolve_collection_name(collection)), CORPUS_FILE)
+    rows = iter(read_json(corpus) if corpus else ())
+    first = next(rows, {})
+    if not first.keys() >= {"headings", "file"}:
+        return {}
+    return {
+        str(row["_id"]): {name: row[name] for name in ("headings", "file")}
+        for row in chain([first], rows)
+    }
 
 
 def _as_text(found: Sequence[dict[str, Any]]) -> str:

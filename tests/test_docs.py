@@ -106,7 +106,7 @@ def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub):
         for code in code_blocks(page, "python"):
             exec(compile(code, page.name, "exec"), {})
     printed = capsys.readouterr().out
-    assert re.search(r"MRR@10 +0\.\d{4} +[+-]0\.\d{4} from bm25, p [=<] [01]\.\d{3}", printed)
+    assert re.search(r"MRR@10 +0\.\d{4} +[+-]0\.\d{4} [▲▼○] +p [=<] [01]\.\d{3}", printed)
     assert "1. " in printed
 
 

@@ -8,9 +8,10 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -170,9 +171,14 @@ def _encode_missing(
             pool.submit(_work, retriever.folder, {**how, "device": used[i]}, *job, i, kept)
             for i in range(1, len(used))
         ]
-        encode_shards(retriever, *job, 0, kept)
-        for worker in workers:
-            worker.result()
+        try:
+            encode_shards(retriever, *job, 0, kept, after_shard=partial(_raise_errors, workers))
+            for worker in as_completed(workers):
+                worker.result()
+        except BaseException:
+            for process in pool._processes.values():  # Python 3.14 has terminate_workers()
+                process.terminate()
+            raise
     n_encoded = sum(len(_new_rows(embeddings.shards[shard], kept)) for shard in missing)
     record = _record(n_encoded, time.perf_counter() - started, used)
     write_json(embeddings.folder / RECORD_FILE, record)
@@ -185,24 +191,37 @@ def encode_shards(
     n_workers: int,
     rank: int,
     kept: _Kept | None = None,
+    *,
+    after_shard: Callable[[], None] = lambda: None,
 ) -> None:
-    """Encode the missing shards i with i % n_workers == rank."""
+    """Encode the missing shards i with i % n_workers == rank; `after_shard` is called after each.
+
+    The bar shows the passages of this worker.
+    """
     own = [shard for shard in embeddings.missing_shards() if shard % n_workers == rank]
-    with show_bars(rank == 0):
-        shards = bar(own, "encode", unit="shard")
-    with show_bars(False):  # of texts within a shard
-        for shard in shards:
+    new = {shard: _new_rows(embeddings.shards[shard], kept) for shard in own}
+    with (
+        show_bars(rank == 0),
+        bar(None, "encode", unit="passage", total=sum(map(len, new.values()))) as shown,
+    ):
+        for shard in own:
             rows = embeddings.shards[shard]
-            new = _new_rows(rows, kept)
             vectors = np.empty((len(rows), embeddings.dimension), dtype=np.float32)
             if kept:
                 old = kept.rows[rows.start : rows.stop]
                 vectors[old >= 0] = kept.embeddings.vectors(old[old >= 0])
-            if len(new):
-                vectors[np.asarray(new) - rows.start] = retriever.encode_passages(
-                    passages.select(new)
-                )
+            if len(new[shard]):
+                found = retriever.encode_passages(passages.select(new[shard]), shown=shown)
+                vectors[np.asarray(new[shard]) - rows.start] = found
             embeddings.write_shard(shard, vectors)
+            after_shard()
+
+
+def _raise_errors(workers: Sequence[Future]) -> None:
+    """Raise the error of a worker that failed."""
+    for worker in workers:
+        if worker.done():
+            worker.result()
 
 
 def _new_rows(rows: range, kept: _Kept | None) -> Sequence[int]:

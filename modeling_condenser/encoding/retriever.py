@@ -7,6 +7,7 @@ number of tokens, padded in float32 and packed in bfloat16, while the next windo
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -17,6 +18,7 @@ import pyarrow as pa
 import torch
 from datasets import Dataset
 from torch.nn import functional as F
+from tqdm.auto import tqdm
 
 from modeling_condenser.collection.chunks import rows_a_read
 from modeling_condenser.runs.progress import bar
@@ -100,6 +102,15 @@ class Retriever:
         self._has_warned = False
         self._is_packed = dtype != "float32" and accept_packed(self.model)
 
+    def __repr__(self) -> str:
+        contract, device = self.contract, str(self.model.device)
+        return (
+            f"Retriever({str(self.folder)!r}, pooling={contract.pooling!r},"
+            f" similarity={contract.similarity!r}, query_max_length={contract.query_max_length},"
+            f" passage_max_length={contract.passage_max_length}, dimension={self.dimension},"
+            f" dtype={self.dtype!r}, device={device!r})"
+        )
+
     @cached_property
     def fingerprint(self) -> str:
         """Identifies weights, tokenizer, modules, contract and dtype, whatever the folder."""
@@ -127,14 +138,17 @@ class Retriever:
         length, prompt = contract.query_max_length, contract.query_prompt
         return self._encode(texts, lambda _, text: contract.query(text), length, prompt)
 
-    def encode_passages(self, passages: Dataset | Sequence[str]) -> np.ndarray:
+    def encode_passages(
+        self, passages: Dataset | Sequence[str], *, shown: tqdm | None = None
+    ) -> np.ndarray:
         """Encode N passages with the passage prompt: (N, D) float32.
 
-        A data set is read window by window; its columns are `text` and optionally `title`.
+        A data set is read window by window; its columns are `text` and optionally `title`. `shown`
+        is a bar of more passages that is moved on, in place of a new one.
         """
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
-        return self._encode(passages, contract.passage, length, prompt)
+        return self._encode(passages, contract.passage, length, prompt, shown)
 
     def search(
         self, queries: Sequence[str], passages: Sequence[str] | Embeddings, *, depth: int = 10
@@ -184,6 +198,7 @@ class Retriever:
         write: Callable[[str, str], str],
         max_length: int,
         prompt: str,
+        shown: tqdm | None = None,
     ) -> np.ndarray:
         """Encode `write(title, text)` of each row."""
         if isinstance(texts, str) or not isinstance(texts, Iterable):
@@ -209,22 +224,31 @@ class Retriever:
                     token_type_ids=self.contract.token_type_ids,
                 )
 
-        shown = bar(None, "encode", unit="text", total=len(texts))
-        with shown, ThreadPoolExecutor(max_workers=1) as reader:
+        total: Any = nullcontext(shown)
+        if shown is None:
+            total = bar(None, "encode", unit="text", total=len(texts))
+        with total as shown, ThreadPoolExecutor(max_workers=1) as reader:
             coming = reader.submit(tokenize, 0)
             for first in range(0, len(texts), WINDOW):
                 tokens = coming.result()
                 coming = reader.submit(tokenize, first + WINDOW)
                 self._check_unknown(tokens)
                 found = vectors[first : first + WINDOW]
-                self._encode_window(tokens, extra, found)
+                self._encode_window(tokens, extra, found, shown)
                 check_vectors(found, len(found), first=first)
-                shown.update(len(found))
         return vectors
 
-    def _encode_window(self, tokens: Tokens, extra: dict[str, int], vectors: np.ndarray) -> None:
-        """Encode the N texts of a window into `vectors`, (N, D)."""
+    def _encode_window(
+        self, tokens: Tokens, extra: dict[str, int], vectors: np.ndarray, shown: tqdm
+    ) -> None:
+        """Encode the N texts of a window into `vectors`, (N, D).
+
+        The longest texts come first, so the bar shows the share of the window's tokens that are
+        encoded, as a number of texts: its time to the end would be too long otherwise.
+        """
         order, parts = [], []
+        lengths = np.array([len(ids) + 1 for ids in tokens["input_ids"]])  # no text is for free
+        n_tokens, n_shown = 0, 0
         for rows, batch in make_batches(
             tokens,
             tokenizer=self.model.tokenizer,
@@ -235,6 +259,10 @@ class Retriever:
             part = self.model({**extra, **features})["sentence_embedding"].float()
             order.append(rows)
             parts.append(part[: len(rows), : self.dimension])  # without the filler
+            n_tokens += int(lengths[rows].sum())
+            n_texts = len(lengths) * n_tokens // int(lengths.sum())
+            shown.update(n_texts - n_shown)
+            n_shown = n_texts
         found = torch.cat(parts)
         if self.contract.similarity == "cosine":  # bfloat16 and truncation change lengths
             found = F.normalize(found, dim=1)

@@ -108,7 +108,9 @@ class Report:
         table, comparisons = self.to_pandas(), self.comparisons
         shown = table[["mean"]].map("{:.4f}".format)
         if sizes := self.content["bytes_per_vector"]:
-            shown["bytes"] = [f"{sizes[s]:,.0f}" if s in sizes else "" for s, _ in table.index]
+            shown["bytes per vector"] = [
+                f"{sizes[s]:,.0f}" if s in sizes else "" for s, _ in table.index
+            ]
         if comparisons:
             found = [comparisons.get(key) for key in table.index]
             heading = f"from {self.content['baseline']}"
@@ -117,7 +119,8 @@ class Report:
         return shown
 
     def __str__(self) -> str:
-        return "\n".join([self.content["title"], self._shown().to_string(), *self._notes()])
+        lines = map(str.rstrip, self._shown().to_string().splitlines())
+        return "\n".join([self.content["title"], "", *lines, "", *self._notes()]).rstrip()
 
     def _repr_html_(self) -> str:
         title, *notes = map(html.escape, (self.content["title"], *self._notes()))
@@ -128,7 +131,7 @@ class Report:
         if not self.comparisons:
             return []
         n_tests = counted(len(self.comparisons), "comparison")
-        return [f"p is two-sided, by Holm's correction over {n_tests}. {MARKS}"]
+        return [f"p is two-sided, by Holm's correction over {n_tests}.", MARKS]
 
 
 def write_report(

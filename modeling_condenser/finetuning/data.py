@@ -48,7 +48,8 @@ logger = logging.getLogger(__name__)
 Fields = Mapping[str, Any]
 Example = dict[str, Any]
 
-_VERSION = 4  # to increase when the same rows give other examples
+_LABEL_COLUMNS = {"query": "question", "positive": "passage"}  # those of `condenser collect`
+_VERSION = 5  # to increase when the same rows give other examples
 LABEL = "label"
 LEFT_OUT = "left_out"  # the reason why a row is not an example
 ROW_NUMBER = "row_number"  # of an example, before a subset is taken
@@ -183,10 +184,12 @@ def make_text_examples(
 ) -> Iterator[Example]:
     """Make examples of rows that contain the texts, after renaming their columns to our names."""
     columns = recipe.columns if isinstance(recipe.columns, Mapping) else {}
+    usual = {} if columns else _LABEL_COLUMNS
     make = _make_graded_pair if recipe.objective == "mse_cosine" else _make_example
     for number, row in enumerate(rows, start=1):
         try:
-            named = {**row, **{ours: row[theirs] for ours, theirs in columns.items()}}
+            labels = {ours: row[theirs] for ours, theirs in usual.items() if theirs in row}
+            named = {**labels, **row, **{ours: row[theirs] for ours, theirs in columns.items()}}
             yield make(named, recipe, contract)
         except KeyError as error:
             raise ValueError(

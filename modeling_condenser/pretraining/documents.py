@@ -39,6 +39,7 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
 _STORED = 256  # documents that are stored together
 _Text = dict[str, str | None]
+_ADVICE = "Name the column of the text, as in corpus: {path: FILE, text_column: NAME}."
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def _load_texts(source: Source) -> Dataset:
         identity = [read.__name__, source.text_column, *file_states(files)]
         read_files = partial(read, files, source.text_column)
         return store_rows(read_files, _FEATURES, identity=identity, batch_rows=_STORED)
-    return select_text(rows, source.text_column, name=source.path, advice="Set text_column.")
+    return select_text(rows, source.text_column, name=source.path, advice=_ADVICE)
 
 
 def _find_files(path: Path, source: Source) -> tuple[list[Path], Callable[..., Iterator[_Text]]]:
@@ -198,4 +199,4 @@ def _read_texts(files: Sequence[Path], column: str) -> Iterator[_Text]:
                 )
             yield {"text": value if value is None else str(value)}
         if n_rows and not has_column:
-            raise ValueError(_missing_column(str(file), column, row, "Set text_column."))
+            raise ValueError(_missing_column(str(file), column, row, _ADVICE))

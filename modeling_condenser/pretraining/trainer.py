@@ -266,6 +266,15 @@ class CondenserTrainer(ResumableTrainer):
             logs["seconds"] = now - since
             logs.update(self._probe())
         super().log(logs, start_time)
+        self._show_losses(logs)
+
+    def _show_losses(self, logs: dict[str, float]) -> None:
+        """Add the parts of the loss to the last row of a notebook's table of progress."""
+        losses = {name: f"{logs[name]:.4f}" for name in logs if name.endswith("_loss")}
+        for callback in self.callback_handler.callbacks:
+            table = getattr(callback, "training_tracker", None)  # of a NotebookProgressCallback
+            if table is not None and "loss" in logs and self.args.eval_strategy == "no":
+                table.write_line({"Step": self.state.global_step, **losses})
 
     def _now(self) -> tuple[float, int, int]:
         """Time, step, and tokens seen by all processes."""

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,8 @@ from modeling_condenser.runs.run_folder import MODEL_FOLDER, TRAINING_STATE
 from modeling_condenser.runs.whole_files import read_json
 
 from .card import CARD_FILE, read_card, read_contract, write_card
+from .licenses import LICENSES
+from .markdown import as_list
 from .provenance import SECRET
 
 # The base error of the HTTP library.
@@ -142,8 +145,14 @@ def check_publishable(
         kind: a model must also open in a process without this package.
     """
     reasons = find_refusals(folder, unchecked=unchecked)
-    if not read_card(folder / CARD_FILE)[0].get("license"):
+    licenses = as_list(read_card(folder / CARD_FILE)[0].get("license"))
+    if not licenses:
         reasons.append("no license is named: pass --license, such as --license apache-2.0")
+    for name in set(licenses) - LICENSES:
+        nearest = ", ".join(get_close_matches(str(name), LICENSES, cutoff=0.0))
+        reasons.append(
+            f"the Hub has no license {name!r}: take its identifier, such as {nearest}, or other"
+        )
     if kind == "model" and not (folder / CONTRACT_FILE).is_file():
         reasons += _find_foreign_code(folder)
     # A model is opened only if nothing else is wrong, since opening it executes code.

@@ -108,7 +108,7 @@ class HashRetriever:
         self.fails_on = fails_on
         self.calls: list[str] = []
 
-    def encode_passages(self, passages: Dataset) -> np.ndarray:
+    def encode_passages(self, passages: Dataset, **_: Any) -> np.ndarray:
         self.calls.append(passages["text"][0])
         if self.calls[-1] == self.fails_on:
             raise OSError("No space left on device")

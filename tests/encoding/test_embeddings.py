@@ -182,7 +182,7 @@ def next_week() -> tuple[Dataset, list[str]]:
 class Counting(HashRetriever):
     """Remembers all texts that it encoded."""
 
-    def encode_passages(self, passages):
+    def encode_passages(self, passages, **_):
         vectors = super().encode_passages(passages)
         self.texts = [*getattr(self, "texts", []), *passages["text"]]
         return vectors

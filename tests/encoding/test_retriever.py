@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,17 @@ def test_a_bar_appears_after_a_second_unless_an_outer_call_hides_it(retriever, m
         with progress.show_bars(is_shown), progress.show_bars(True):
             retriever.encode_queries(["Why?"])
         assert ("encode" in capsys.readouterr().err) == is_shown
+
+
+def test_a_bar_moves_by_the_share_of_the_tokens(bert_folder):
+    """The longest text comes first, and is most of the work."""
+    retriever = Retriever(bert_folder, pooling="cls", device="cpu", token_budget=8)
+    moves, lengths = [], [29, 6, 6, 6, 6, 6, 6]  # tokens, with the two special ones
+    shown = SimpleNamespace(update=moves.append)
+    passages = as_passages([" ".join(["volcano"] * (n - 2)) for n in lengths])
+    retriever.encode_passages(passages, shown=shown)
+    assert moves[0] == 7 * 30 // 72 and sum(moves) == 7 and len(moves) == 7
+    assert repr(retriever).startswith(f"Retriever('{bert_folder}', pooling='cls', similarity='dot'")
 
 
 def test_wrong_texts_and_vectors_are_errors(bert_folder, monkeypatch):

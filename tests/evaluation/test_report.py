@@ -163,7 +163,7 @@ def test_a_report_is_a_table_in_pandas_in_the_terminal_and_in_a_notebook(tmp_pat
     assert np.isnan(table.loc["bm25", "R@100"]["p"])
     page = report._repr_html_()
     assert page.count("<tr") == 7 and f"<td>{own.difference:+.4f} ▲</td>" in page
-    assert "by Holm's correction over 3 comparisons. ▲ and ▼ mark" in str(report)
+    assert "by Holm's correction over 3 comparisons.\n▲ and ▼ mark" in str(report)
 
 
 def test_the_report_says_how_it_was_made(report):

@@ -119,6 +119,13 @@ def test_a_row_becomes_an_example(settings, fields, expected):
     assert example == {"query": "q: who?", **expected}
 
 
+def test_the_labels_of_collect_are_training_data_too(write_text):
+    file = write_text("question,passage,file\nwhy,because,\nwhere,,a.md\n", "pairs.csv")
+    [example, without] = make(data=str(file))
+    assert (example["query"], example["passages"]) == ("q: why", ["p: because"])
+    assert without["left_out"] == "rows with a blank text"
+
+
 def test_graded_scores_become_0_to_1(write_text):
     rows = [{"sentence1": "a", "sentence2": "b", "score": s} for s in ("1", 2, 5)]
     examples = make(*rows, objective="mse_cosine", score_range=[1, 5])

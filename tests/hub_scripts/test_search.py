@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hub_scripts.main import main
+from modeling_condenser.collection.collect import collect
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.model_files.contract import EncodingContract
@@ -123,6 +124,14 @@ def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeyp
         ],
     }
     assert json.loads(second) == {"query": "xylophone", "passages": []}
+    text = "The shop sells telescopes."
+    Path("files").mkdir()
+    Path("files", "shop.md").write_text(f"# Shop\n\n## What we sell\n\n{text}\n")
+    collect(["files"], "collected")
+    [line] = search("bm25", "collected", "telescopes", "--json")
+    [found] = json.loads(line)["passages"]
+    place = {"headings": "What we sell", "file": "files/shop.md"}
+    assert {name: found[name] for name in ("text", *place)} == {"text": text, **place}
     assert search("bm25", collection, query, "-k", "-1") == (
         "error: k is -1, expected at least 1.\n"
     )

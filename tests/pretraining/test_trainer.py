@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +78,17 @@ def test_the_log_holds_means_over_the_steps_since_the_last_entry_and_probing_cha
     # One was probed twice as often: neither weights nor random states depend on that.
     for a, b in zip(each.model.parameters(), both.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_notebooks_table_shows_the_parts_of_the_loss(make_trainer):
+    trainer, rows = make_trainer("a", max_steps=2, logging_steps=1), []
+    table = TrainerCallback()
+    table.training_tracker = SimpleNamespace(write_line=rows.append)
+    trainer.add_callback(table)
+    logged = steps_of(trainer)
+    names = ("head_loss", "late_loss")
+    parts = [{name: f"{entry[name]:.4f}" for name in names} for entry in logged]
+    assert rows == [{"Step": step, **own} for step, own in enumerate(parts, start=1)]
 
 
 def naive_probe(model, texts):

@@ -80,6 +80,8 @@ def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder
     reasons = "args.bin: a pickle.*notes.md: an access token.*no license"
     with pytest.raises(ValueError, match=f"(?s)cannot be published.*{reasons}"):
         push(folder, NAME)
+    with pytest.raises(ValueError, match="no license 'apache2': take its .* apache-2.0, "):
+        push(folder, NAME, license="apache2")
     with pytest.raises(FileNotFoundError, match="There is no model in"):
         push(folder / "nowhere", NAME)
     with pytest.raises(ValueError, match="has neither encoding_contract.json"):
