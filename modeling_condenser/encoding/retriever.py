@@ -17,6 +17,7 @@ import pyarrow as pa
 import torch
 from datasets import Dataset
 from torch.nn import functional as F
+from tqdm.auto import tqdm
 
 from modeling_condenser.collection.chunks import rows_a_read
 from modeling_condenser.runs.progress import bar
@@ -217,13 +218,14 @@ class Retriever:
                 coming = reader.submit(tokenize, first + WINDOW)
                 self._check_unknown(tokens)
                 found = vectors[first : first + WINDOW]
-                self._encode_window(tokens, extra, found)
+                self._encode_window(tokens, extra, found, shown)
                 check_vectors(found, len(found), first=first)
-                shown.update(len(found))
         return vectors
 
-    def _encode_window(self, tokens: Tokens, extra: dict[str, int], vectors: np.ndarray) -> None:
-        """Encode the N texts of a window into `vectors`, (N, D)."""
+    def _encode_window(
+        self, tokens: Tokens, extra: dict[str, int], vectors: np.ndarray, shown: tqdm
+    ) -> None:
+        """Encode the N texts of a window into `vectors`, (N, D), and move the bar."""
         order, parts = [], []
         for rows, batch in make_batches(
             tokens,
@@ -235,6 +237,7 @@ class Retriever:
             part = self.model({**extra, **features})["sentence_embedding"].float()
             order.append(rows)
             parts.append(part[: len(rows), : self.dimension])  # without the filler
+            shown.update(len(rows))
         found = torch.cat(parts)
         if self.contract.similarity == "cosine":  # bfloat16 and truncation change lengths
             found = F.normalize(found, dim=1)
