@@ -28,7 +28,7 @@ All fields of transformers' TrainingArguments are accepted too."""
 
 
 def demo(line: "CommandLine") -> None:
-    """Condense, fine-tune and evaluate on medical questions, on a CPU, in minutes.
+    """Pre-train, fine-tune and evaluate on medical questions, on a CPU, in minutes.
 
     Trains the bundled encoder on the answers of a small collection: by plain MLM (the control), and
     by the recommended objective, for equal tokens. Then measures both on held-out questions,
@@ -44,7 +44,7 @@ def demo(line: "CommandLine") -> None:
 
 
 def pretrain(line: "CommandLine") -> None:
-    """Condense an encoder on your text; the same command continues an interrupted run.
+    """Pre-train an encoder on your text; the same command continues an interrupted run.
 
     condenser pretrain pretrain/own-text --encoder google-bert/bert-base-uncased \\
         --corpus my-documents.jsonl --output_dir runs/mine
@@ -81,7 +81,7 @@ def export(line: "CommandLine") -> None:
 
 
 def finetune(line: "CommandLine") -> None:
-    """Train an encoder into a dense retriever, or into an encoder of sentences.
+    """Fine-tune an encoder on labels, as a retriever or for pairs of sentences.
 
     condenser finetune finetune/own-text --encoder my-encoder --collection my-collection \\
         --output_dir runs/retriever
@@ -368,7 +368,7 @@ def _print_next(*words: object, yours: str = "") -> None:
 COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
     function.__name__.replace("_", "-"): function
     for function in (
-        *(demo, collect, adapt, pretrain, export, finetune, encode, mine),
-        *(evaluate, search, analyze, study, push, space),
+        *(collect, search, evaluate, adapt, finetune, mine, pretrain, export),
+        *(analyze, study, encode, push, space, demo),
     )
 }

@@ -8,7 +8,11 @@ import os
 import sys
 from typing import Any, TextIO
 
+from tqdm.contrib.logging import logging_redirect_tqdm
+
 from .commands import COMMANDS
+
+_LINE_UP = "\x1b[A"  # with which tqdm returns from the bar below another
 
 # These verbs start without torch; opening an encoder imports and registers the model.
 _WITHOUT_MODEL = ("collect", "evaluate", "mine", "search")
@@ -26,7 +30,8 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="condenser",
         usage="condenser VERB [RECIPE.yaml] [--field value ...]",
-        description="Condense an encoder on your text, fine-tune it into a retriever, measure it.",
+        description="Better dense retrieval on your own documents: adapt, fine-tune or pre-train "
+        "an encoder, and measure it.",
         epilog=f"verbs:\n{verbs}\n\n`condenser VERB --help` lists its fields.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -38,6 +43,7 @@ def main(words: list[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("modeling_condenser").setLevel(logging.INFO)
     logging.getLogger("huggingface_hub").propagate = False  # it has a handler of its own
+    logging.getLogger("pypdf").setLevel(logging.ERROR)  # its warnings do not name the file
     # Blocks are built in several processes, each of which tokenizes with one thread.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if words is None and not sys.stderr.isatty():
@@ -50,7 +56,8 @@ def main(words: list[str] | None = None) -> int:
     os.environ.pop("CONDENSER_LAZY", None)
     try:
         verb = arguments.verb
-        COMMANDS[verb](CommandLine(verb, arguments.words, about[verb]))
+        with logging_redirect_tqdm():  # a message goes above a bar, not behind it
+            COMMANDS[verb](CommandLine(verb, arguments.words, about[verb]))
     except (ValueError, OSError) as error:
         if os.environ.get("CONDENSER_DEBUG"):
             raise
@@ -69,7 +76,7 @@ class _Lines:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        return self._stream.write(text.replace("\r", "\n"))
+        return self._stream.write(text.replace("\r", "\n").replace(_LINE_UP, ""))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

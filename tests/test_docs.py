@@ -61,7 +61,7 @@ def workplace(tmp_path, monkeypatch, texts, corpus_file):
 
 
 def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
-    (code,) = code_blocks(ROOT / "README.md", "python")
+    *_, code = code_blocks(ROOT / "README.md", "python")
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     shortened = code.replace("max_steps=1000", "max_steps=3")
     assert shortened != code
@@ -102,9 +102,10 @@ def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub):
     for command in commands:
         words = shlex.split(command)
         assert main(words[1:]) == 0, (command, capsys.readouterr().err)
-    for page in PAGES[1:]:
+    for page in PAGES:
         for code in code_blocks(page, "python"):
-            exec(compile(code, page.name, "exec"), {})
+            if "CondenserForPreTraining.from_encoder" not in code:  # the test above runs it
+                exec(compile(code, page.name, "exec"), {})
     printed = capsys.readouterr().out
     assert re.search(r"MRR@10 +0\.\d{4} +[+-]0\.\d{4} [▲▼○] +p [=<] [01]\.\d{3}", printed)
     assert "1. " in printed

@@ -64,7 +64,7 @@ class FoundDocument(NamedTuple):
     document: Document
 
 
-@dataclass
+@dataclass(repr=False)  # a notebook shows the summary
 class Collected:
     """What was read, and what was left out.
 
@@ -90,6 +90,8 @@ class Collected:
             lines += [f"  left out{n:>10,}  {why}" for why, n in self.left_out[what].items()]
         return "\n".join(lines)
 
+    __repr__ = __str__
+
     def warn(self) -> None:
         """Log a warning if more than a tenth was left out."""
         for what, n in self.counts.items():
@@ -113,7 +115,7 @@ def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[
         root = source.resolve()
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
             parts = path.relative_to(root).parts
-            is_hidden = any(part.startswith(".") for part in parts)
+            is_hidden = any(part.startswith((".", "~$")) for part in parts)  # ~$: open in Word
             if is_hidden or not path.is_file() or not left_out.isdisjoint((path, *path.parents)):
                 continue
             other = files.setdefault("/".join((root.name, *parts)), path)
@@ -215,7 +217,8 @@ def read_document(file: Path, encoding: str | None = None) -> tuple[Document, st
         return _LIBRARIES[ending](file), "utf-8"
     text, found = decode_file(file, encoding)
     if ending == ".txt":
-        return Document("", [Section((), text)] if text.strip() else []), found
+        text = text.strip()
+        return Document("", [Section((), text)] if text else []), found
     return (parse_markdown if ending in (".md", ".markdown") else parse_html)(text), found
 
 

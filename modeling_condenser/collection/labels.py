@@ -113,7 +113,7 @@ def _find_passages(
             judged.setdefault(plain_text(question), (question, set()))[1].update(passages)
     if unknown:
         names_shown = ", ".join(f"{name!r:.80}" for name in unknown[:3])
-        logger.warning("No passage, or several, of the collection: %s", names_shown)
+        logger.warning("Labels that fit no passage, or several documents: %s", names_shown)
     return list(judged.values())
 
 

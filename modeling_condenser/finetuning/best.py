@@ -61,6 +61,11 @@ class KeepBest(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
     ) -> None:
         if state.best_metric is None:  # a checkpoint has it
+            dev = self.trainer.evaluator.dev
+            logger.info(
+                "Ranking %d dev queries among %d passages, now and with each evaluation.",
+                *(len(dev.queries), len(dev.passages)),
+            )
             state.best_metric = self.trainer.evaluate()[METRIC]
 
     def on_train_end(

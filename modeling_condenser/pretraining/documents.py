@@ -34,7 +34,7 @@ _FILE = re.compile(
     r"\.(txt|jsonl?|csv|parquet|md|markdown|html?|pdf|docx)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE
 )
 _README = re.compile(r"readme(\.\w+)?", re.IGNORECASE)
-_KINDS_OF_ROWS = {"txt", "json", "csv", "parquet"}
+_KINDS_OF_ROWS = {"json", "csv", "parquet"}
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
 _STORED = 256  # documents that are stored together
@@ -47,12 +47,12 @@ class Source:
     """One part of a corpus.
 
     Attributes:
-        path: Hub data set name; a local file, folder or glob pattern of .txt (a document a line),
-            .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .bz2, .xz, .zst); the
+        path: Hub data set name; a local file or glob pattern of .txt (a document a line), .jsonl,
+            .json, .csv or .parquet files, perhaps compressed (.gz, .bz2, .xz, .zst); a folder; the
             folder of `save_to_disk`; or a collection (a BEIR folder or "health"), for its passages.
-            Files of several kinds, and .md, .html, .pdf and .docx files, are read as by `condenser
-            collect`: a document a file, or a row of a table; the README of a folder is not read.
-            What exists comes before a pattern or a Hub name.
+            A folder of .txt files, files of several kinds, and .md, .html, .pdf and .docx files are
+            read as by `condenser collect`: a document a file, or a row of a table; the README of a
+            folder is not read. What exists comes before a pattern or a Hub name.
         name, split, revision: configuration, split, and branch, tag or commit of a Hub data set.
         text_column: column that holds the text; others are not read.
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
@@ -161,13 +161,15 @@ def _find_files(path: Path, source: Source) -> tuple[list[Path], Callable[..., I
             "(owner/name), or a local file, folder or pattern of .txt, .jsonl, .json, .csv or "
             ".parquet files, or of .md, .html, .pdf or .docx files."
         )
+    has_lines = kinds.keys() == {"txt"} and not path.is_dir()
     if kinds.keys() == {"txt"}:
         logger.info(
-            "%s: each line of a .txt file is a document; `condenser collect` makes one of a file.",
-            source.path,
+            "%s: each %s is a document. (A .txt file or a pattern, as in FOLDER/*.txt, has one in "
+            "each line, and a folder one in each file.)",
+            *(source.path, "line" if has_lines else "file"),
         )
     files = [file for own in kinds.values() for file in own]
-    is_rows = len(kinds) == 1 and kinds.keys() <= _KINDS_OF_ROWS
+    is_rows = has_lines or (len(kinds) == 1 and kinds.keys() <= _KINDS_OF_ROWS)
     return files, _read_texts if is_rows else _read_documents
 
 

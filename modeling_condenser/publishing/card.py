@@ -134,7 +134,8 @@ def read_contract(folder: Path) -> EncodingContract | None:
         return None
     raise ValueError(
         f"{folder} has neither {CONTRACT_FILE} nor the config.json of a Condenser checkpoint: name"
-        " a folder that `condenser export`, `finetune` or `pretrain` wrote."
+        " a folder that `condenser export`, `finetune`, `pretrain` or `adapt` wrote. (Where `adapt`"
+        " kept the start, its folder holds a copy of it.)"
     )
 
 

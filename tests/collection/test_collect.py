@@ -14,7 +14,9 @@ from modeling_condenser.collection.collect import collect
 from modeling_condenser.collection.document_files import parse_html, parse_markdown
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.collection.text_files import parse_table
+from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.pretraining.documents import load_documents
+from modeling_condenser.retrieval.index import Index
 
 CHINESE = "企鹅生活在南极。它们吃磷虾。"
 GERMAN = "Grüße aus Köln. Die Straße ist größer."
@@ -59,6 +61,7 @@ def messy(tmp_path):
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / ".git").mkdir()
     (folder / ".git" / "hidden.txt").write_text("hidden")
+    (folder / "~$open.docx").write_bytes(bytes(162))  # Word's, while a document is open
     (folder / "de.txt").write_bytes(GERMAN.encode("cp1252"))
     (folder / "fr.txt").write_bytes(f"{FRENCH}\r\nFin.".encode("cp1252"))
     (folder / "deep" / "zh one.txt").write_bytes(CHINESE.encode("gb18030"))
@@ -193,6 +196,40 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
     assert not (splits[0] & splits[1] or splits[0] & splits[2] or splits[1] & splits[2])
     with pytest.raises(ValueError, match="out has queries, which would be lost: give --labels"):
         collect([str(messy)], str(messy / "out"))
+
+
+def test_a_messy_folder_is_evaluated_and_searched_and_the_index_follows_its_changes(
+    messy, tmp_path
+):
+    kinds = ["oak", "elm", "ash", "fir", "yew", "gum", "fig", "bay", "box", "tea"]
+    rows = [{"id": f"t{i}", "text": f"The {kind} is a tree."} for i, kind in enumerate(kinds)]
+    (messy / "trees.json").write_text(json.dumps(rows))
+    labels = [(f"What is {row['text'].split()[1]}?", "", row["id"]) for row in rows]
+    labels += [("When is money returned?", "deep/page.html", ""), ("Sixteen?", "utf16.txt", "")]
+    table, out = tmp_path / "pairs.csv", str(tmp_path / "out")
+    pd.DataFrame(labels, columns=["question", "file", "id"]).to_csv(table, index=False)
+
+    done = collect([str(messy)], out, labels=str(table))
+    assert done.notes["labels"].total() == 12 and "labels            12  train" in repr(done)
+    for split, n_queries in done.notes["labels"].items():
+        report = evaluate(["bm25"], out, split=split, measures=["MRR@10"], output_dir=f"{out}-runs")
+        assert len(report.results[0].evaluation.per_query["MRR@10"]) == n_queries > 0
+        assert report.means["bm25"]["MRR@10"] == 1
+
+    def find(query: str) -> list[str]:
+        [found] = index.search([query], k=1)
+        return [passage.text for passage in found]
+
+    index = Index.build(out, "bm25", folder=tmp_path / "index")
+    assert find("wie groß ist die Straße") == [GERMAN]
+    (messy / "de.txt").unlink()
+    (messy / "new.txt").write_text("Whales sing at night.", encoding="utf-16")
+    (messy / "trees.json").write_text(json.dumps(rows[1:]))
+    collect([str(messy)], out, labels=str(table))
+    index.update(out)
+    assert find("do whales sing") == ["Whales sing at night."]
+    assert GERMAN not in find("wie groß ist die Straße") and find("oak") == []
+    assert find("elm") == ["The elm is a tree."]
 
 
 def test_labels_that_fit_nothing_are_refused_and_nothing_is_written(messy, tmp_path):

@@ -72,11 +72,20 @@ def test_documents_of_several_kinds_are_read_as_collect_reads_them(tmp_path, cap
     assert read(tmp_path / "c" / "b.html") == [html]
 
 
-def test_markdown_beside_one_other_kind_is_read(tmp_path):
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "a.txt").write_text("one line")
-    (tmp_path / "c" / "b.md").write_text("Much more text.")
-    assert sorted(read(tmp_path / "c")) == ["Much more text.", "one line"]
+def test_a_folder_of_texts_has_a_document_in_each_file_and_a_pattern_one_in_each_line(
+    tmp_path, caplog
+):
+    for name, text in (("a.txt", "One.\nTwo."), ("b.txt", "Three.")):
+        (tmp_path / "c" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "c" / name).write_text(text)
+    with caplog.at_level("INFO"):
+        assert read(tmp_path / "c") == ["One.\nTwo.", "Three."]
+        assert "each file is a document" in caplog.text
+        assert read(f"{tmp_path}/c/*.txt") == ["One.", "Two.", "Three."]
+        assert "each line is a document" in caplog.text
+    assert read(tmp_path / "c" / "a.txt") == ["One.", "Two."]
+    (tmp_path / "c" / "d.md").write_text("Four.")
+    assert sorted(read(tmp_path / "c")) == ["Four.", "One.\nTwo.", "Three."]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
