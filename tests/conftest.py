@@ -30,10 +30,10 @@ os.environ |= {
     "HF_DATASETS_CACHE": f"{_CACHE}/datasets",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",  # tiny models gain nothing from threads, and workers share the cores
 }
 
 import pytest  # noqa: E402
-import torch  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from transformers import PreTrainedTokenizerBase  # noqa: E402
 
@@ -42,8 +42,6 @@ from modeling_condenser.publishing.export import export_encoder  # noqa: E402
 from tests import tokenizers  # noqa: E402
 from tests.backbones.encoders import BACKBONES  # noqa: E402
 from tests.publishing.making import make_collection, make_run  # noqa: E402
-
-torch.set_num_threads(min(2, torch.get_num_threads()))
 
 _WORDS = {
     kind: words.split()

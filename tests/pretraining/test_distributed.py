@@ -1,17 +1,17 @@
 """Several processes give the losses and gradients that one process gives on the whole batch.
 
-The processes run this module: its arguments are the name of a function and its JSON argument.
+Both processes run this module, whose argument is the JSON of a `Plan`. They start once for all.
 """
 
 import json
 import math
-import os
 import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+from unittest.mock import patch
 
 import pytest
 from accelerate.utils.other import get_free_port
@@ -26,6 +26,7 @@ from modeling_condenser import (
     masked_lm_from_encoder,
 )
 from modeling_condenser.packing import pack, use_packing
+from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
@@ -42,8 +43,22 @@ CASES = {
     "tsdae": {"objective": "tsdae"},
     "mean pooling": {"objective": "ict", "pooling": "mean", "bow_weight": 1.0},
 }
-THIS_MODULE = "-m tests.pretraining.test_distributed"
 TORCHRUN = "-m torch.distributed.run --master-port PORT"
+
+
+class Plan(TypedDict):
+    """What a process does: trainings, an evaluation, and sharding, whose results go to a folder."""
+
+    recipes: list[dict[str, Any]]
+    evaluation: dict[str, Any]
+    shards: str | None
+
+
+def carry_out(plan: Plan) -> None:
+    train(plan["recipes"])
+    evaluate(**plan["evaluation"])
+    if plan["shards"]:
+        shard(Path(plan["shards"]))
 
 
 def train(recipes: list[dict[str, Any]]) -> None:
@@ -56,14 +71,13 @@ def train(recipes: list[dict[str, Any]]) -> None:
             save_file(gradients(own), str(Path(self.args.output_dir) / "gradients.safetensors"))
         return clip(self, model)
 
-    CondenserTrainer._clip_grad_norm = keep_gradients
-    for settings in recipes:
-        pretrain(settings)
+    with patch.object(CondenserTrainer, "_clip_grad_norm", keep_gradients):
+        for settings in recipes:
+            pretrain(settings)
 
 
-def shard(folder: str) -> None:
+def shard(folder: Path) -> None:
     """Shard each layer as accelerate's FSDP 2 does, which it will not do without an accelerator."""
-    distributed.init_process_group("gloo")
     rank = distributed.get_rank()
     mesh = init_device_mesh("cpu", (2,))
     for name, is_packed in (("BERT", True), ("ModernBERT", False), ("DeBERTa-v3", False)):
@@ -86,13 +100,13 @@ def shard(folder: str) -> None:
             found[loss] = output[loss].detach()
             distributed.all_reduce(found[loss])
         assert_same(found, expected)
-        Path(folder, f"{name}, process {rank}, equal").touch()
+        (folder / f"{name}, process {rank}, equal").touch()
 
 
-def evaluate(settings: dict[str, Any]) -> None:
+def evaluate(encoder: str, corpus: str, **settings: Any) -> None:
     """Evaluate an encoder on text, and write the loss to a file."""
-    model = masked_lm_from_encoder(settings.pop("encoder"))
-    texts, arguments = settings.pop("texts"), CondenserTrainingArguments(**settings)
+    model, arguments = masked_lm_from_encoder(encoder), CondenserTrainingArguments(**settings)
+    texts = load_documents(corpus)
     loss = ContrastiveTrainer(model, arguments, eval_dataset=texts).evaluate()["eval_loss"]
     Path(settings["output_dir"], "loss").write_text(str(loss))
 
@@ -103,8 +117,7 @@ def launch(*commands: str) -> None:
 
     def run(command: str) -> None:
         words = [sys.executable, *shlex.split(command.replace("PORT", port))]
-        environment = dict(os.environ, OMP_NUM_THREADS="1")
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr[-3000:]
 
     with ThreadPoolExecutor() as pool:
@@ -113,10 +126,10 @@ def launch(*commands: str) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, large_weights, corpus_file):
-    """Number of processes -> the folder of its runs."""
+    """Number of processes -> the folder of its runs. Two are two nodes, and one is this process."""
     places = {"encoder": str(large_weights), "corpus": str(corpus_file)}
     shared = {**SETTINGS, **places, "max_length": 24, "max_grad_norm": 1e6}
-    folders = {n: tmp_path_factory.mktemp(f"processes-{n}") for n in (1, 2)}
+    folders, plans = {n: tmp_path_factory.mktemp(f"processes-{n}") for n in (1, 2)}, []
     for n_processes, folder in folders.items():
         batch = {"per_device_train_batch_size": 8 // n_processes}
         recipes = [
@@ -125,10 +138,14 @@ def folders(tmp_path_factory, large_weights, corpus_file):
         ]
         # Of a budget each process has a whole one, so one alone takes two batches a step.
         recipes[list(CASES).index("budget")]["gradient_accumulation_steps"] = 2 // n_processes
-        command = f"{THIS_MODULE} train {shlex.quote(json.dumps(recipes))}"
-        nodes = f"{TORCHRUN} --nnodes 2 --nproc-per-node 1 --master-addr 127.0.0.1 --node-rank"
-        two_nodes = [f"{nodes} {rank} {command}" for rank in (0, 1)]
-        launch(*(two_nodes if n_processes > 1 else [command]))
+        measured = {"per_device_eval_batch_size": 16 // n_processes, "output_dir": str(folder)}
+        measured |= {"objective": "ict", "max_length": 32, "bow_weight": 1.0, "use_cpu": True}
+        shards = str(folder) if n_processes > 1 else None
+        plans.append(Plan(recipes=recipes, evaluation={**places, **measured}, shards=shards))
+    carry_out(plans[0])
+    nodes = f"{TORCHRUN} --nnodes 2 --nproc-per-node 1 --master-addr 127.0.0.1 --node-rank"
+    command = f"-m tests.pretraining.test_distributed {shlex.quote(json.dumps(plans[1]))}"
+    launch(*(f"{nodes} {rank} {command}" for rank in (0, 1)))
     return folders
 
 
@@ -152,25 +169,16 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
     assert_same(found, expected, 1e-5 * max(1.0, largest))
 
 
-def test_an_evaluation_has_the_same_loss_in_two_processes(large_weights, texts, tmp_path):
-    losses, shared = [], {"encoder": str(large_weights), "texts": texts, "use_cpu": True}
-    for n_processes, start in ((1, ""), (2, f"{TORCHRUN} --nproc-per-node 2 ")):
-        folder = tmp_path / str(n_processes)
-        folder.mkdir()
-        own = {"output_dir": str(folder), "per_device_eval_batch_size": 16 // n_processes}
-        settings = {**shared, **own, "objective": "ict", "max_length": 32, "bow_weight": 1.0}
-        launch(f"{start}{THIS_MODULE} evaluate {shlex.quote(json.dumps(settings))}")
-        losses.append(float((folder / "loss").read_text()))
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+def test_an_evaluation_has_the_same_loss_in_two_processes(folders):
+    one, two = (float((folders[n] / "loss").read_text()) for n in (1, 2))
+    assert two == pytest.approx(one, rel=1e-5)
 
 
-def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(tmp_path):
-    launch(f"{TORCHRUN} --nproc-per-node 2 {THIS_MODULE} shard {json.dumps(str(tmp_path))!r}")
-    assert len(list(tmp_path.glob("*equal"))) == 3 * 2
+def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(folders):
+    assert len(list(folders[2].glob("*equal"))) == 3 * 2
 
 
 if __name__ == "__main__":
-    {"train": train, "evaluate": evaluate, "shard": shard}[sys.argv[1]](json.loads(sys.argv[2]))
-    if distributed.is_initialized():
-        # Threads that still wait for the other process would abort this one when it exits.
-        distributed.destroy_process_group()
+    carry_out(json.loads(sys.argv[1]))
+    # Threads that still wait for the other process would abort this one when it exits.
+    distributed.destroy_process_group()

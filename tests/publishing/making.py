@@ -117,7 +117,6 @@ def run_isolated(script: str, *words: object, scratch: Path, **environment: str)
         "HF_HOME": str(scratch / "hf"),
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-        "OMP_NUM_THREADS": "1",
     }
     process = subprocess.run(
         [sys.executable, "-I", "script.py", *map(str, words)],
