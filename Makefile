@@ -5,6 +5,8 @@ PYTHON ?= python3
 ARGS ?=
 BENCH ?= pretraining pretraining_collator encoding search
 STAMP := .venv/.stamp
+# A worker for each core, at most four: each imports torch and makes its own fixtures.
+PYTEST := .venv/bin/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check bench clean
@@ -22,10 +24,10 @@ demo: $(STAMP) ## condense, fine-tune and evaluate on medical questions, on a CP
 	@.venv/bin/condenser demo $(ARGS)
 
 test: $(STAMP) ## run the tests (offline, on a CPU)
-	@.venv/bin/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-all: $(STAMP) ## run the slow tests as well (processes, kills, the loopback Hub)
-	@.venv/bin/python -m pytest -m "not gpu" $(ARGS)
+	@$(PYTEST) -m "not gpu" $(ARGS)
 
 check: $(STAMP) ## lint, check the formatting and the types
 	.venv/bin/python -m ruff check .
