@@ -1,7 +1,6 @@
 """Adaptations of a small published model, from start to end."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from sentence_transformers.sentence_transformer.modules import (
     Pooling,
     Transformer,
 )
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModel
 
 from modeling_condenser.adaptation import adapt as stage
 from modeling_condenser.adaptation.adapt import adapt, collect_queries
@@ -26,6 +25,8 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.verdict import judge
 from tests.encoding.making import save_modules
+from tests.mining.test_miner import make_cross_encoder
+from tests.publishing.making import write_collection
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,16 @@ def corpus(texts, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def judged(corpus, texts, tmp_path_factory):
+    """The same passages with queries, in the splits dev and train."""
+    passages = [json.loads(line) for line in (corpus / "corpus.jsonl").read_text().splitlines()]
+    queries = [{"_id": f"q{i}", "text": " ".join(texts[i].split()[2:6])} for i in range(40)]
+    splits = {"dev": [(f"q{i}", f"p{i}", 1) for i in range(40)]}
+    splits["train"] = [("q1", "p4", 1), ("q1", "p5", 0)]
+    return write_collection(tmp_path_factory.mktemp("judged") / "c", passages, queries, **splits)
+
+
 def settings(published, corpus, out, **changes):
     small = {"n_queries": 60, "steps": 20, "batch_size": 16}
     small["kinds"] = ["sentence", "span", "keywords"]
@@ -54,9 +65,16 @@ def settings(published, corpus, out, **changes):
     return {**small, **paths, **changes}
 
 
-def test_the_adapted_model_is_the_start_and_a_map(published, corpus, tmp_path):
-    how = settings(published, corpus, tmp_path / "out", keep_adapted=True)
-    done = adapt(how)
+@pytest.fixture(scope="module")
+def adapted(published, corpus, tmp_path_factory):
+    """Settings, and what `adapt` did with them."""
+    out = tmp_path_factory.mktemp("adapted") / "out"
+    how = settings(published, corpus, out, keep_adapted=True)
+    return how, adapt(how)
+
+
+def test_the_adapted_model_is_the_start_and_a_map(adapted, published):
+    how, done = adapted
     assert done.is_adapted
     assert done.verdict.comparison.mean_baseline > 0
     model, start = SentenceTransformer(str(done.model)), SentenceTransformer(str(published))
@@ -79,20 +97,9 @@ def test_the_adapted_model_is_the_start_and_a_map(published, corpus, tmp_path):
         adapt({**how, "seed": 1})
 
 
-def test_the_figures_of_the_verdict_are_those_of_the_written_model(
-    published, corpus, texts, tmp_path
-):
-    dev = tmp_path / "collection"
-    shutil.copytree(corpus, dev)
-    (dev / "qrels").mkdir()
-    rows = [(f"q{i}", f"p{i}", " ".join(texts[i].split()[2:6])) for i in range(40)]
-    (dev / "queries.jsonl").write_text(
-        "".join(json.dumps({"_id": query, "text": text}) + "\n" for query, _, text in rows)
-    )
-    judged = ["query-id\tcorpus-id\tscore", *(f"{q}\t{passage}\t1" for q, passage, _ in rows)]
-    (dev / "qrels/dev.tsv").write_text("\n".join(judged))
-    done = adapt(settings(published, dev, tmp_path / "out", keep_adapted=True))
-    loaded = load_collection(dev, split="dev")
+def test_the_figures_of_the_verdict_are_those_of_the_written_model(published, judged, tmp_path):
+    done = adapt(settings(published, judged, tmp_path / "out", keep_adapted=True))
+    loaded = load_collection(judged, split="dev")
     again = judge(Retriever(published), Retriever(done.model), loaded).comparison
     assert "judged dev queries" in str(done.verdict)
     own = done.verdict.comparison
@@ -100,17 +107,11 @@ def test_the_figures_of_the_verdict_are_those_of_the_written_model(
     assert own.mean_baseline == pytest.approx(again.mean_baseline, abs=1e-6)
 
 
-def test_labels_are_judged_queries_of_the_split_train(published, corpus, tmp_path):
-    labelled = tmp_path / "collection"
-    shutil.copytree(corpus, labelled)
-    (labelled / "qrels").mkdir()
-    (labelled / "queries.jsonl").write_text('{"_id": "q1", "text": "where is the river"}\n')
-    (labelled / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tp4\t1\nq1\tp5\t0\n")
-    recipe = AdaptationRecipe(str(published), str(labelled), str(tmp_path / "out"), labels=True)
-    queries = collect_queries(recipe, read_passages(str(labelled), Retriever(published)))
-    assert [query for query in queries if query.kind == "judged"] == [
-        Query("where is the river", 4, "judged")
-    ]
+def test_labels_are_judged_queries_of_the_split_train(published, judged, texts, tmp_path):
+    recipe = AdaptationRecipe(str(published), str(judged), str(tmp_path / "out"), labels=True)
+    queries = collect_queries(recipe, read_passages(str(judged), Retriever(published)))
+    expected = Query(" ".join(texts[1].split()[2:6]), 4, "judged")
+    assert [query for query in queries if query.kind == "judged"] == [expected]
 
 
 def test_without_a_gain_the_start_itself_is_written(published, corpus, tmp_path):
@@ -121,11 +122,9 @@ def test_without_a_gain_the_start_itself_is_written(published, corpus, tmp_path)
         assert (done.model / file.relative_to(published)).read_bytes() == file.read_bytes()
 
 
-def test_an_interrupted_adaptation_continues_to_the_same_model(
-    published, corpus, tmp_path, monkeypatch
-):
-    whole = adapt(settings(published, corpus, tmp_path / "whole", keep_adapted=True))
-    how = settings(published, corpus, tmp_path / "out", keep_adapted=True)
+def test_an_interrupted_adaptation_continues_to_the_same_model(adapted, tmp_path, monkeypatch):
+    how, whole = adapted
+    how = {**how, "output_dir": str(tmp_path / "out")}
 
     def interrupt(*_, **__):
         raise KeyboardInterrupt
@@ -188,15 +187,7 @@ def test_a_model_that_compares_by_the_inner_product_is_refused(bert_folder, corp
 
 @pytest.fixture(scope="module")
 def cross_encoder(bert_folder, tmp_path_factory):
-    return save_cross_encoder(bert_folder, tmp_path_factory.mktemp("cross") / "model", n_labels=1)
-
-
-def save_cross_encoder(bert_folder, folder, *, n_labels):
-    torch.manual_seed(0)
-    model = AutoModelForSequenceClassification.from_pretrained(bert_folder, num_labels=n_labels)
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(folder)
-    return folder
+    return make_cross_encoder(tmp_path_factory.mktemp("cross") / "model", bert_folder)
 
 
 def test_a_cross_encoder_scores_the_own_passage_and_the_hard_ones(published, corpus, cross_encoder):
@@ -219,16 +210,16 @@ def test_a_cross_encoder_scores_the_own_passage_and_the_hard_ones(published, cor
         np.testing.assert_allclose(query.scores, expected, atol=1e-5)
 
 
-def test_the_teacher_changes_the_adapted_model(published, corpus, cross_encoder, tmp_path):
-    how = settings(published, corpus, tmp_path / "fused", keep_adapted=True)
-    taught = {**how, "teacher": str(cross_encoder), "output_dir": str(tmp_path / "taught")}
-    own, other = (SentenceTransformer(str(adapt(one).model)) for one in (how, taught))
+def test_the_teacher_changes_the_adapted_model(adapted, cross_encoder, tmp_path):
+    how, done = adapted
+    taught = adapt({**how, "teacher": str(cross_encoder), "output_dir": str(tmp_path / "taught")})
+    own, other = (SentenceTransformer(str(one.model)) for one in (done, taught))
     assert not torch.allclose(own[2].linear.weight, other[2].linear.weight, atol=1e-4)
-    assert "a cross-encoder" in (tmp_path / "taught/model/README.md").read_text()
+    assert "a cross-encoder" in (taught.model / "README.md").read_text()
 
 
 def test_a_classifier_is_no_teacher(published, bert_folder, corpus, tmp_path):
-    folder = save_cross_encoder(bert_folder, tmp_path / "classifier", n_labels=2)
+    folder = make_cross_encoder(tmp_path / "classifier", bert_folder, n_labels=2)
     with pytest.raises(ValueError, match="with 2 labels, expected a cross-encoder"):
         adapt(settings(published, corpus, tmp_path / "out", teacher=str(folder)))
     assert not (tmp_path / "out").exists()
