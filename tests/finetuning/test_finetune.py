@@ -28,7 +28,7 @@ from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_provenance
 from tests.encoding.making import save_modules
-from tests.pretraining.short_runs import column
+from tests.pretraining.short_runs import column, interrupted_at
 from tests.pretraining.test_distributed import TORCHRUN, launch
 from tests.publishing.making import make_run, plain_vectors
 
@@ -243,21 +243,6 @@ def with_dev(collection, tmp_path_factory):
     return folder
 
 
-def train_until_interrupted(train: Any, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-    """Train in the folder "stopped", and interrupt it before the sixth step."""
-    original = RetrieverTrainer.training_step
-
-    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.state.global_step == 5:
-            raise KeyboardInterrupt
-        return original(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RetrieverTrainer, "training_step", training_step)
-        with pytest.raises(KeyboardInterrupt):
-            train("stopped", **settings)
-
-
 def dev_entries(run: Path) -> dict[int, float]:
     log = json.loads((run / "log.json").read_text())
     return {entry["step"]: entry["eval_nDCG@10"] for entry in log if "eval_nDCG@10" in entry}
@@ -282,9 +267,7 @@ def test_a_start_that_training_makes_worse_is_kept(train, retriever, with_dev, c
     assert not load_file(last / "model.safetensors")[name].equal(start[name])
 
 
-def test_the_best_checkpoint_is_kept_and_a_resumed_run_keeps_the_same(
-    train, encoder, with_dev, monkeypatch
-):
+def test_the_best_checkpoint_is_kept_and_a_resumed_run_keeps_the_same(train, encoder, with_dev):
     settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
     settings |= {"learning_rate": 3e-3, "max_steps": 6, "save_steps": 2, "logging_steps": 1}
     whole = train("whole", **settings)
@@ -294,7 +277,8 @@ def test_the_best_checkpoint_is_kept_and_a_resumed_run_keeps_the_same(
     assert record["best_step"] == max(figures, key=figures.__getitem__) > 0
     best = whole.parent / f"checkpoint-{record['best_step']}" / "model.safetensors"
     assert best.read_bytes() == (whole / "model.safetensors").read_bytes()
-    train_until_interrupted(train, monkeypatch, **settings)
+    with interrupted_at(5):
+        train("stopped", **settings)
     resumed = train("stopped", **settings)
     assert dev_entries(resumed.parent) == figures
     assert best.read_bytes() == (resumed / "model.safetensors").read_bytes()
@@ -309,7 +293,7 @@ def test_the_best_checkpoint_is_kept_and_a_resumed_run_keeps_the_same(
         {"objective": "triplet", "n_negatives": 1},
     ],
 )
-def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, monkeypatch, changes):
+def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, changes):
     """With dropout, and negatives that are drawn anew in each of 2 epochs of 3 steps."""
     rows = [
         {"query": texts[i][:40], "positive": texts[i], "negatives": texts[i + 60 : i + 70]}
@@ -320,7 +304,8 @@ def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, monk
     settings |= {"max_steps": -1, "num_train_epochs": 2, "logging_steps": 1}
     settings |= {"save_steps": 2, "save_total_limit": 1, **changes}
     whole = train("whole", **settings)
-    train_until_interrupted(train, monkeypatch, **settings)
+    with interrupted_at(5):
+        train("stopped", **settings)
     stopped = whole.parents[1] / "stopped"
     assert not (stopped / "model").exists()
     (checkpoint,) = stopped.glob("checkpoint-*")

@@ -1,7 +1,13 @@
-"""Settings of short runs, and the figures of their logs."""
+"""Settings of short runs, interruptions, and the figures of their logs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+import pytest
+from transformers.trainer_callback import CallbackHandler
 
 from modeling_condenser.runs.run_folder import read_log
 
@@ -21,3 +27,17 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 def column(run: Path, *names: str) -> list[list[float]]:
     """Some figures of each log entry of a run."""
     return [[entry[name] for name in names] for entry in read_log(run)]
+
+
+@contextmanager
+def interrupted_at(step: int) -> Iterator[None]:
+    """Interrupt the training in this block, of any trainer, before the batch behind a step."""
+    begin = CallbackHandler.on_step_begin
+
+    def stop(self: CallbackHandler, args: Any, state: Any, control: Any) -> Any:
+        if state.global_step == step:
+            raise KeyboardInterrupt
+        return begin(self, args, state, control)
+
+    with patch.object(CallbackHandler, "on_step_begin", stop), pytest.raises(KeyboardInterrupt):
+        yield

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import TrainerCallback, set_seed
+from transformers import set_seed
 
 from modeling_condenser import (
     CondenserForPreTraining,
@@ -14,7 +14,7 @@ from modeling_condenser import (
     CondenserTrainingArguments,
     condenser_from_encoder,
 )
-from tests.pretraining.short_runs import SETTINGS
+from tests.pretraining.short_runs import SETTINGS, interrupted_at
 from tests.publishing.loopback_hub import contents
 
 SAVING = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2}
@@ -48,18 +48,6 @@ def weights(trainer: CondenserTrainer) -> dict[str, torch.Tensor]:
 
 def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(value, second[name]) for name, value in first.items())
-
-
-def kill_after(trainer: CondenserTrainer, step: int) -> None:
-    def on_step_begin(args: Any, state: Any, *_: Any, **__: Any) -> None:
-        if state.global_step == step:
-            raise KeyboardInterrupt
-
-    killing = TrainerCallback()
-    killing.on_step_begin = on_step_begin
-    trainer.add_callback(killing)
-    with pytest.raises(KeyboardInterrupt):
-        trainer.train()
 
 
 def test_another_run_in_the_folder_is_refused_and_named(make, start, tmp_path, texts, bert_folder):
@@ -102,7 +90,8 @@ def test_the_same_run_is_continued_and_false_starts_again(make, tmp_path, texts,
 
 
 def test_without_a_checkpoint_there_is_nothing_to_continue(make):
-    kill_after(make(save_steps=99), 1)
+    with interrupted_at(1):
+        make(save_steps=99).train()
     make(learning_rate=0.05).train()
     with pytest.raises(FileNotFoundError, match="no complete checkpoint to resume"):
         make(name="new").train(resume_from_checkpoint=True)
@@ -126,7 +115,8 @@ def test_loss_and_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monk
     monkeypatch.setattr(
         transformers.trainer.logger, "warning", lambda text, *_: warnings.append(text)
     )
-    kill_after(make(max_steps=4, save_steps=2), 3)
+    with interrupted_at(3):
+        make(max_steps=4, save_steps=2).train()
     trainer = make(max_steps=4, save_steps=2)
     output = trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer.modules import (
     Pooling,
     Transformer,
 )
-from transformers import AutoTokenizer, BertForSequenceClassification, GPT2Config, GPT2Model
+from transformers import AutoTokenizer, GPT2Config, GPT2Model
 
 from modeling_condenser import (
     CondenserConfig,
@@ -31,6 +31,7 @@ from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
 from tests.encoding.making import LONG, change_json, save_modules
+from tests.mining.test_miner import make_cross_encoder
 
 TEXTS = [LONG * 9, "Why?", "", LONG, "東京大学 café naïveté"]
 E5_PROMPTS = {"query": "query: ", "passage": "passage: "}
@@ -80,7 +81,8 @@ def test_a_model_that_is_exported_untrained_encodes_bit_for_bit_as_before(
     AutoTokenizer.from_pretrained(start).save_pretrained(tmp_path / "again")
     exported = export_encoder(tmp_path / "again", tmp_path / "exported")
     before = SentenceTransformer(str(start), device="cpu")
-    for folder in (tmp_path / "saved", exported):
+    checkpoints = [tmp_path / "again"] if dtype == "float32" else []  # which are in float32
+    for folder in (tmp_path / "saved", exported, *checkpoints):
         after = SentenceTransformer(str(folder), device="cpu")
         assert kinds_of(after) == kinds_of(before) == [Transformer, Pooling, Normalize]
         assert after[1].pooling_mode == before[1].pooling_mode
@@ -94,20 +96,8 @@ def test_a_model_that_is_exported_untrained_encodes_bit_for_bit_as_before(
             vectors, own = (m.encode(TEXTS, prompt=prompt) for m in (before, after))
             assert vectors.dtype == own.dtype and np.array_equal(vectors, own)
         assert np.array_equal(before.encode(TEXTS), after.encode(TEXTS))
+    for folder in (tmp_path / "saved", exported):
         assert Retriever(folder).contract == Retriever(start).contract
-
-
-def test_a_checkpoint_opens_in_sentence_transformers_as_its_start(bert_folder, tmp_path):
-    start = save_published(tmp_path / "start", bert_folder, **KINDS["e5"] | {"length": 24})
-    masked_lm_from_encoder(str(start)).save_pretrained(tmp_path / "checkpoint")
-    tokenizer = AutoTokenizer.from_pretrained(start)
-    tokenizer.model_max_length = 64  # which the modules limit further
-    tokenizer.save_pretrained(tmp_path / "checkpoint")
-    before = SentenceTransformer(str(start), device="cpu")
-    after = SentenceTransformer(str(tmp_path / "checkpoint"), device="cpu")
-    assert after.max_seq_length == 24
-    for how in ({}, {"prompt_name": "passage"}):
-        assert np.array_equal(before.encode(TEXTS, **how), after.encode(TEXTS, **how))
 
 
 def test_an_export_as_a_start_keeps_all_of_its_contract(bert_run, tmp_path):
@@ -213,12 +203,6 @@ def test_readiness_encodes_a_checkpoint_as_its_export_does(bert_folder, tmp_path
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
-def save_classifier(folder: Path, encoder: Path) -> Path:
-    BertForSequenceClassification.from_pretrained(encoder, num_labels=1).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(encoder).save_pretrained(folder)
-    return folder
-
-
 def save_decoder(folder: Path, encoder: Path) -> Path:
     GPT2Model(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=99)).save_pretrained(folder)
     return folder
@@ -243,7 +227,7 @@ REFUSED = {
     ),
     "pooling max": with_modules(lambda size: [Pooling(size, pooling_mode="max")]),
     "pooling mean without prompt": with_json("1_Pooling/config.json", include_prompt=False),
-    "modules BertForSequenceClassification": save_classifier,
+    "modules BertForSequenceClassification": make_cross_encoder,
     "'gpt2': it is a decoder": save_decoder,
 }
 
