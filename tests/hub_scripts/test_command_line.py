@@ -1,6 +1,5 @@
 """The grammar of all commands, and what the command itself does."""
 
-import io
 import logging
 import os
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 import modeling_condenser
 from hub_scripts.command_line import CommandLine
 from hub_scripts.commands import COMMANDS
-from hub_scripts.main import _Lines, main
+from hub_scripts.main import main
 from modeling_condenser.evaluation.evaluate import EvaluationRecipe
 
 ROOT = Path(__file__).parents[2]
@@ -204,12 +203,6 @@ def test_bm25_starts_without_torch_and_no_help_imports_sentence_transformers(tmp
 def test_all_public_names_can_be_imported():
     for name in modeling_condenser.__all__:
         assert getattr(modeling_condenser, name).__name__ == name
-
-
-def test_a_log_file_has_a_line_for_each_state_of_a_bar():
-    stream = io.StringIO()
-    print("\r10%\r20%", file=_Lines(stream))
-    assert stream.getvalue() == "\n10%\n20%\n"
 
 
 def test_an_environment_variable_hides_all_bars():

@@ -118,18 +118,14 @@ def test_text_and_metadata_of_a_person_are_kept(tmp_path):
     assert file.read_bytes() == before
 
 
-def test_readiness_is_shown_in_tables_and_pictures_that_are_always_the_same(tmp_path):
+def test_readiness_is_shown_in_tables_and_pictures(tmp_path):
     swap_cost, entropy = "readiness/swap_cost", "readiness/entropy_layer_1"
     entries = [{"step": step, swap_cost: step / 40, entropy: 2.0} for step in (0, 10, 20)]
     entries[-1]["readiness/few_shot_MRR@10"] = 0.5
     stages = [pretraining(readiness=entries), pretraining(readiness=entries[:1])]
-    folders = [make_folder(tmp_path / name / "x", *stages) for name in "ab"]
-    for folder in folders:
-        write_card(folder)
-    text = (folders[0] / "README.md").read_text()
-    for name in ("training_curves.png", "readiness.png", "attention_entropy.png"):
-        first, second = ((folder / name).read_bytes() for folder in folders)
-        assert first == second and first.startswith(b"\x89PNG") and f"]({name})" in text
+    folder = make_folder(tmp_path / "x", *stages)
+    write_card(folder)
+    text = (folder / "README.md").read_text()
     for section in (
         "### Pre-training: measured 3 times\n\n"
         "|  | start | step 20 | difference |\n"
@@ -140,8 +136,9 @@ def test_readiness_is_shown_in_tables_and_pictures_that_are_always_the_same(tmp_
         "|  | start |\n| --- | ---: |\n| swap cost | 0.0000 |\n",
     ):
         assert section in text
-    links = re.findall(r"\]\(([^):#]+)\)", text)
-    assert links and all((folders[0] / link).is_file() for link in links)
+    links = set(re.findall(r"\]\(([^):#]+)\)", text))
+    assert links >= {"training_curves.png", "readiness.png", "attention_entropy.png"}
+    assert all((folder / link).is_file() for link in links)
 
 
 def test_of_the_bundled_encoder_only_the_name_is_on_a_card(tmp_path):
