@@ -5,15 +5,22 @@ from typing import Any
 import torch
 
 from modeling_condenser import CondenserConfig, CondenserForPreTraining
-from tests.backbones.encoders import BACKBONES
+from tests.backbones.encoders import BACKBONES, LAYERS
 
 LOSSES = {"loss", "head_loss", "late_loss", "bow_loss"}
 
 
-def make_model(name: str, model_class: Any = CondenserForPreTraining, **settings: Any) -> Any:
+def make_model(
+    name: str,
+    model_class: Any = CondenserForPreTraining,
+    *,
+    n_layers: int = LAYERS,
+    **settings: Any,
+) -> Any:
     """A model without dropout, with biases and norms away from 0 and 1."""
     torch.manual_seed(1)
-    config = CondenserConfig(encoder_config=BACKBONES[name].config(positions=40), **settings)
+    encoder_config = BACKBONES[name].config(positions=40, num_hidden_layers=n_layers)
+    config = CondenserConfig(encoder_config=encoder_config, **settings)
     model = model_class(config)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -130,31 +130,18 @@ def test_the_last_layers_compute_only_rows_that_are_read(pooling):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "is_packed"), [("BERT", True), ("ModernBERT", False)])
-def test_a_compiled_model_meets_new_shapes_without_new_graphs(name, is_packed):
-    model, compiled = make_model(name), make_model(name)
-    if is_packed:
-        use_packing(compiled)
+def test_a_compiled_model_meets_new_shapes_without_new_graphs():
+    model, compiled = (make_model("BERT", n_layers=2, n_head_layers=1) for _ in range(2))
+    use_packing(compiled)
     torch.compiler.reset()
     counters.clear()
     compiled.compile(backend="eager")  # graphs are counted; kernels do not matter here
     n_graphs = []
-    for shape in ((6, 40), (5, 33), (8, 30), (3, 25), (7, 38), (4, 22), (9, 31)):  # blocks, longest
-        batch = BACKBONES[name].batch(*shape)
-        found = losses_and_gradients(compiled, pack(batch) if is_packed else batch)
+    for shape in ((6, 40), (5, 33), (8, 30), (3, 25), (7, 38), (4, 22)):  # blocks, longest
+        batch = BACKBONES["BERT"].batch(*shape)
+        found = losses_and_gradients(compiled, pack(batch))
         assert_same(found, losses_and_gradients(model, batch))
         n_graphs.append(counters["stats"]["unique_graphs"])
     torch.compiler.reset()
     assert n_graphs[0] > 0
-    assert len(set(n_graphs[4:])) == 1, n_graphs  # packed, the first ones have few sizes
-
-
-@pytest.mark.slow
-def test_the_graph_of_a_packed_batch_breaks_at_most_three_times():
-    """On a CPU; on CUDA each call of attention ends a graph."""
-    model, batch = make_model("BERT"), pack(BACKBONES["BERT"].batch(6, 40))
-    use_packing(model)
-    model(**batch)  # at the first call transformers adds hooks
-    explained = torch._dynamo.explain(model)(**batch)
-    torch.compiler.reset()
-    assert explained.graph_break_count <= 3, explained.break_reasons
+    assert n_graphs[4] == n_graphs[5], n_graphs  # the first ones have few sizes
