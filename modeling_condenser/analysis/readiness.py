@@ -54,7 +54,9 @@ def measure_model(name: str | Path, sample: Sample) -> dict[str, float]:
     classes = model_folder.read_config(folder).get("architectures", ())
     is_plain = CondenserForMaskedLM.__name__ in classes
     opened: Any = CondenserForMaskedLM if is_plain else CondenserForPreTraining
-    model = opened.from_pretrained(folder).to("cuda" if torch.cuda.is_available() else "cpu")
+    with model_folder.quiet_loading():
+        model = opened.from_pretrained(folder)
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer, similarity = AutoTokenizer.from_pretrained(folder), stated_similarity(folder)
     return measure_checkpoint(model, tokenizer, sample, similarity=similarity)
 
