@@ -6,9 +6,8 @@ import inspect
 import logging
 import os
 import sys
+from contextlib import nullcontext
 from typing import Any, TextIO
-
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from .commands import COMMANDS
 
@@ -51,12 +50,15 @@ def main(words: list[str] | None = None) -> int:
         sys.stderr = _Lines(sys.stderr)
     if arguments.verb in _WITHOUT_MODEL or {"-h", "--help"} & set(arguments.words):
         os.environ["CONDENSER_LAZY"] = "1"  # no torch and transformers, which take seconds
+    from tqdm.contrib.logging import logging_redirect_tqdm  # tqdm reads the variable above
+
     from .command_line import CommandLine  # imports the package
 
     os.environ.pop("CONDENSER_LAZY", None)
     try:
         verb = arguments.verb
-        with logging_redirect_tqdm():  # a message goes above a bar, not behind it
+        # In a terminal, a message goes above a bar, not behind it.
+        with logging_redirect_tqdm() if sys.stderr.isatty() else nullcontext():
             COMMANDS[verb](CommandLine(verb, arguments.words, about[verb]))
     except (ValueError, OSError) as error:
         if os.environ.get("CONDENSER_DEBUG"):

@@ -220,3 +220,14 @@ def test_some_lists_take_all_words_up_to_the_next_field():
     for words in ("a c --measures MRR@10 R(rel=2)@20", "--measures [MRR@10,R(rel=2)@20] a c"):
         line = CommandLine("evaluate", words.split())
         assert line.read(EvaluationRecipe, plain=("systems", "collection")) == read
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_message_is_written_once(is_terminal, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("Text.")
+    (tmp_path / "in" / "b.csv").write_text("nr,x\n1,2\n")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    assert main(["collect", str(tmp_path / "in"), str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().err.count("in/b.csv cannot be read") == 1
