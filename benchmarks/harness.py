@@ -79,7 +79,10 @@ def medians(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def time_in_turns(
-    sides: Mapping[Any, Callable[[], object]], *, repeats: int
+    sides: Mapping[Any, Callable[[], object]],
+    *,
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Any, list[float]]:
     """Seconds of each side's calls in this process, after a warm-up turn.
 
@@ -88,9 +91,9 @@ def time_in_turns(
     seconds: dict[Any, list[float]] = {side: [] for side in sides}
     for turn in range(repeats + 1):
         for side in list(sides) if turn % 2 else reversed(list(sides)):
-            started = time.perf_counter()
+            started = clock()
             sides[side]()
-            seconds[side] += [time.perf_counter() - started] if turn else []
+            seconds[side] += [clock() - started] if turn else []
     return seconds
 
 

@@ -68,16 +68,21 @@ def pretrain(line: "CommandLine") -> None:
 
 
 def export(line: "CommandLine") -> None:
-    """Write the plain encoder of a pre-training run, checkpoint or Hub name to a folder.
+    """Write the plain encoder of a pre-training run, or any model with an int8 file, to a folder.
 
     condenser export runs/mine my-encoder
+    condenser export runs/retriever/model my-retriever --onnx int8
     """
+    from modeling_condenser.model_files.model_folder import INT8_FILE
     from modeling_condenser.publishing.export import export_encoder
 
     out = line.call(export_encoder, without=("contract",))
     print(f"encoder: {out}")
-    where = ("--collection", "COLLECTION", "--output_dir", f"{out}-finetuned")
-    _print_next("finetune", "finetune/own-text", "--encoder", out, *where, yours="COLLECTION")
+    if (out / INT8_FILE).is_file():
+        print(f'next: condenser search {out},dtype=int8 COLLECTION "QUESTION"')
+    else:
+        where = ("--collection", "COLLECTION", "--output_dir", f"{out}-finetuned")
+        _print_next("finetune", "finetune/own-text", "--encoder", out, *where, yours="COLLECTION")
 
 
 def finetune(line: "CommandLine") -> None:
@@ -126,7 +131,7 @@ def _encode(
     out: str,
     *,
     devices: str | None = None,
-    dtype: Literal["float32", "bfloat16"] = "float32",
+    dtype: Literal["float32", "bfloat16", "int8"] = "float32",
     shard_size: int | None = None,
     table: str | None = None,
 ) -> None:
@@ -137,7 +142,7 @@ def _encode(
         collection: folder or Hub name.
         out: folder for the embeddings.
         devices: one worker each, such as cuda:0,cuda:1; all GPUs by default, or the CPU.
-        dtype: of the weights, float32 or bfloat16.
+        dtype: of the weights, float32, bfloat16, or int8 (after condenser export --onnx int8).
         shard_size: passages in a shard; 256 to 8192 by default.
         table: folder for a parquet table of vectors and texts.
     """

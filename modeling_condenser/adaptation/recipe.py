@@ -1,9 +1,8 @@
 """The fields of an adaptation recipe."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.model_files.contract import Pooling
 from modeling_condenser.runs.recipe import check_least
 
@@ -78,7 +77,7 @@ class AdaptationRecipe:
     n_queries: int = 2000
     keep_adapted: bool = False
     pooling: Pooling | None = None
-    dtype: Dtype = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:

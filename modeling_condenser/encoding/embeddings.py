@@ -31,8 +31,8 @@ from modeling_condenser.runs.whole_files import whole_file, write_json
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
 
-Dtype = Literal["float32", "bfloat16"]
-"""Type of an encoder's weights; the vectors agree to about three digits."""
+Dtype = Literal["float32", "bfloat16", "int8"]
+"""Type of an encoder's weights; "int8" is the file of `condenser export --onnx int8`."""
 
 _BYTES_A_TABLE = 500_000_000  # a file size that the Hub can show and stream
 _ROWS_A_GROUP = 8192  # of a parquet file

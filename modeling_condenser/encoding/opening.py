@@ -38,6 +38,7 @@ from modeling_condenser.model_files.contract import (
 from modeling_condenser.model_files.model_folder import (
     CONFIG_FILE,
     DENSE_FOLDER,
+    INT8_FILE,
     MODULES_CONFIG_FILE,
     MODULES_FILE,
     find_model_folder,
@@ -51,6 +52,7 @@ from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.whole_files import checksum_file
 
 from .embeddings import Dtype
+from .onnx_encoder import OnnxEncoder
 
 register_auto_classes()  # a command imports the package without registering
 
@@ -84,6 +86,8 @@ def open_encoder(
     if dtype not in get_args(Dtype):
         raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(get_args(Dtype))}.")
     place = None if device is None else str(device)
+    if dtype == "int8" and (place := place or "cpu") != "cpu":
+        raise ValueError(f"dtype=int8 is for a CPU, but the device is {place}: leave out one.")
     if place is not None:
         check_devices([place])
     folder = find_model_folder(name)
@@ -107,6 +111,10 @@ def open_encoder(
         raise ValueError(f"{folder} needs a library that is missing: {error}") from error
     _check_transformer(folder / module_paths(folder)[0], model[0])
     contract = _complete_contract(folder, model, stated)
+    if dtype == "int8":
+        transformer: Any = model[0]
+        transformer.model = OnnxEncoder(_int8_file(folder), transformer.model.config)
+        return folder, model.eval(), contract
     for weight in model.parameters():  # rotary angles and other buffers stay in float32
         if weight.is_floating_point():
             weight.data = weight.data.to(getattr(torch, dtype))
@@ -272,10 +280,19 @@ def fingerprint_retriever(
         digest.update(dtype.encode())
     if truncate_dim is not None:
         digest.update(f"truncate_dim={truncate_dim}".encode())
-    for file in encoding_files(folder):
+    for file in [*encoding_files(folder), *([_int8_file(folder)] if dtype == "int8" else [])]:
         digest.update(file.relative_to(folder).as_posix().encode())
         digest.update(bytes.fromhex(_checksum(file)))
     return digest.hexdigest()
+
+
+def _int8_file(folder: Path) -> Path:
+    if not (folder / INT8_FILE).is_file():
+        raise ValueError(
+            f"{folder} has no {INT8_FILE}, which dtype=int8 needs: `condenser export {folder} OUT"
+            " --onnx int8` writes a copy of the model with it."
+        )
+    return folder / INT8_FILE
 
 
 def encoding_files(folder: Path) -> list[Path]:

@@ -50,7 +50,8 @@ class Retriever:
         device: such as "cpu" or "cuda:1"; by default an accelerator if there is one.
         token_budget: tokens in a batch, including padding; the default depends on the device.
         dtype: of the weights. Vectors of "bfloat16" agree with those of "float32" to about three
-            digits, and are returned as float32.
+            digits, those of "int8" to about two; all are returned as float32. "int8" is for a CPU,
+            and needs the file that `condenser export --onnx int8` adds to a model.
         truncate_dim: keep the first numbers of each vector (Matryoshka representations, Kusupati et
             al. 2022); all by default.
         **stated: fields of `EncodingContract`, such as `pooling="cls"`, that complete or override
@@ -100,7 +101,7 @@ class Retriever:
             raise ValueError(f"token_budget is {token_budget}, expected at least 1.")
         # Float32 is padded, as in the evaluation script of an export.
         self._has_warned = False
-        self._is_packed = dtype != "float32" and accept_packed(self.model)
+        self._is_packed = dtype == "bfloat16" and accept_packed(self.model)
 
     def __repr__(self) -> str:
         contract, device = self.contract, str(self.model.device)

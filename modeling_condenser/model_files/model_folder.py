@@ -16,13 +16,15 @@ CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
 DENSE_FOLDER = "2_Dense"  # of an adapted model: the map of its vectors
 MODULES_CONFIG_FILE = "config_sentence_transformers.json"
+INT8_FILE = "onnx/model_qint8.onnx"  # of `condenser export --onnx int8`
 STARTER = "starter"
 STARTER_TITLE = "starter of condenser"  # on cards
 STARTER_FOLDER = Path(__file__).parent.parent / STARTER
 
 # Sentence-transformers keeps the weights of small modules, such as 2_Dense, in pickles.
 _NEEDED_FILES = "*.json *.txt *.model *.jinja *.safetensors *_Dense/pytorch_model.bin".split()
-_OTHER_FORMATS = "onnx/* openvino/* coreml/* gguf/* *checkpoint*/* evaluation/*".split()
+_NEEDED_FILES += [INT8_FILE]
+_OTHER_FORMATS = "openvino/* coreml/* gguf/* *checkpoint*/* evaluation/*".split()
 _NOT_FOUND = (
     errors.RepositoryNotFoundError,
     errors.RevisionNotFoundError,

@@ -1,13 +1,14 @@
 """Export the backbone of a pre-training checkpoint as a plain encoder's repository.
 
 An export has no remote code: it opens with transformers and with sentence-transformers 6 or later.
+It may hold the encoder as an int8 ONNX file, too, which can also be added to a copy of any model.
 """
 
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -30,6 +31,7 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import read_json, write_json
 
 from .card import CARD_FILE, write_card
+from .onnx_graph import add_int8
 from .provenance import (
     RESULTS_FILE,
     RUNS_FOLDER,
@@ -42,40 +44,59 @@ EVALUATION_SCRIPT = "evaluate_retrieval.py"
 
 
 def export_encoder(
-    checkpoint: str | Path, out: str | Path, *, contract: EncodingContract | None = None
+    checkpoint: str | Path,
+    out: str | Path,
+    *,
+    contract: EncodingContract | None = None,
+    onnx: Literal["int8"] | None = None,
 ) -> Path:
     """Export the backbone of a checkpoint as a plain encoder of its own model type.
 
     Args:
         checkpoint: a pre-training run folder, one of its checkpoints, or the Hub name of one
-            (`owner/name@revision` pins it); code of a repository is never executed here.
+            (`owner/name@revision` pins it); code of a repository is never executed here. With
+            `onnx`, any other model too, which is copied.
         out: folder to write, atomically; an earlier export of the same run is replaced, with the
             results of its evaluation.
         contract: by default that of `CondenserModel.save_encoder`.
+        onnx: int8 adds the encoder with int8 weights for ONNX Runtime, which is faster on a CPU:
+            MODEL,dtype=int8.
 
     Returns:
         `out`: what `save_encoder` writes, with the evaluation script, provenance and card.
 
     Raises:
-        ValueError: `out` holds something else, or the checkpoint has no or not all weights.
+        ValueError: `out` holds something else, the checkpoint has no or not all weights, or a
+            library is not installed.
     """
     out, source = Path(out), find_model_folder(checkpoint)
-    if not is_checkpoint(source):
+    if onnx not in (None, "int8"):
+        raise ValueError(f"onnx is {onnx!r}, expected int8.")
+    if not onnx and not is_checkpoint(source):
         raise ValueError(
             f"{checkpoint} is not a pre-training checkpoint, so there is nothing to export: name a"
-            " run folder of `condenser pretrain`, or use a plain encoder as it is."
+            " run folder of `condenser pretrain`, use the model as it is, or add --onnx int8."
         )
     with quiet_loading(), whole_folder(out) as partial:
-        loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
-        model, info = loaded
-        refuse_incomplete(source, info["missing_keys"], set())
-        if (out / CARD_FILE).is_file():  # a person's own text in it is kept
-            shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
-        model.save_encoder(partial, contract=asdict(contract) if contract else None)
-        _add_records(partial, read_provenance(source))
-        write_card(partial)
+        if not is_checkpoint(source):
+            shutil.copytree(source, partial, dirs_exist_ok=True)
+        else:
+            if (out / CARD_FILE).is_file():  # a person's own text in it is kept
+                shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
+            _write_backbone(partial, source, contract)
+        if onnx:
+            add_int8(partial)
         _check_replaceable(out, partial)
     return out
+
+
+def _write_backbone(folder: Path, source: Path, contract: EncodingContract | None) -> None:
+    loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
+    model, info = loaded
+    refuse_incomplete(source, info["missing_keys"], set())
+    model.save_encoder(folder, contract=asdict(contract) if contract else None)
+    _add_records(folder, read_provenance(source))
+    write_card(folder)
 
 
 def _check_replaceable(out: Path, new: Path) -> None:

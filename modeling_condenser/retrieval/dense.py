@@ -39,8 +39,8 @@ class SearchSettings:
         search_parameters: of the index, such as "nprobe=16" or "efSearch=128"; "ef=128" in Milvus.
         devices: to encode on, one worker each, such as "cuda:0,cuda:1"; by default all GPUs, or the
             CPU.
-        dtype: of the weights of encoders that state none (`MODEL,dtype=bfloat16`): "float32" or
-            "bfloat16".
+        dtype: of the weights of encoders that state none (`MODEL,dtype=bfloat16`): "float32",
+            "bfloat16" or "int8" (on a CPU, after `condenser export --onnx int8`).
         truncate_dim: search by this many first numbers of each vector, for encoders that state none
             (`MODEL,truncate_dim=64`); all by default. The whole vectors are stored.
         precision: of the searched vectors of encoders that state none (`MODEL,precision=int8`):

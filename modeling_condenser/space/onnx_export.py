@@ -5,8 +5,6 @@ the length from the encoding contract.
 """
 
 import json
-import logging
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,10 +12,12 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from modeling_condenser.publishing.onnx_graph import export_graph, write_int8
+
 if TYPE_CHECKING:  # it takes seconds to import, which help should not wait for
     from modeling_condenser.encoding.retriever import Retriever
 
-Weights = Literal["float16", "float32"]
+Weights = Literal["float16", "float32", "int8"]
 
 _SMALLEST = 1024  # numbers of a weight that is worth halving
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -31,7 +31,8 @@ class _QueryEncoder(torch.nn.Module):
         self.model, self.contract = retriever.model, retriever.contract
         self.dimension = retriever.dimension
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
+        input_ids = features["input_ids"]
         features = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
         if self.contract.token_type_ids:
             features["token_type_ids"] = torch.zeros_like(input_ids)
@@ -44,29 +45,28 @@ def write_encoder(folder: Path, retriever: "Retriever", *, weights: Weights = "f
 
     The graph's input `input_ids` is (1, T) int64, its output `sentence_embedding` (1, D) float32.
     Float16 weights halve the file and are cast to float32 when it is opened, which is exact for a
-    model that was stored in float16, such as `starter`.
+    model that was stored in float16, such as `starter`. Int8 weights are those of `write_int8`.
 
     Raises:
-        ValueError: onnx or onnxscript is not installed, or the retriever's tokenizer or pooling is
-            not supported.
+        ValueError: a library is not installed, or the retriever's tokenizer or pooling is not
+            supported.
     """
-    try:
-        import onnxscript  # noqa: F401 (torch's exporter imports it)
-        from onnx import helper, numpy_helper
-    except ModuleNotFoundError as error:
-        hint = 'pip install -c constraints.txt -e ".[space]"'
-        raise ValueError(f"{error.name} is not installed: {hint}") from error
     if "prompt" in retriever.contract.pooling or not retriever.model.tokenizer.is_fast:
         raise ValueError(
             f"{retriever.folder} pools without its prompt, or has a tokenizer without"
             " tokenizer.json, which the page does not support: state pooling=mean, or save a fast"
             " tokenizer there."
         )
-    model = _export(retriever)
-    if weights == "float16":
-        _halve_weights(model.graph, helper, numpy_helper)
+    ids = torch.tensor([retriever.model.tokenizer("which way do rivers run")["input_ids"]])
+    model = export_graph(_QueryEncoder(retriever), {"input_ids": ids}, "sentence_embedding")
     (folder / "onnx").mkdir(parents=True)
-    (folder / "onnx" / "model.onnx").write_bytes(model.SerializeToString())
+    file = folder / "onnx" / "model.onnx"
+    if weights == "int8":
+        write_int8(model, file)
+    else:
+        if weights == "float16":
+            _halve_weights(model.graph)
+        file.write_bytes(model.SerializeToString())
     for file in map(Path, retriever.model.tokenizer.save_pretrained(folder)):
         if file.name not in _TOKENIZER_FILES:
             file.unlink(missing_ok=True)
@@ -75,32 +75,10 @@ def write_encoder(folder: Path, retriever: "Retriever", *, weights: Weights = "f
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def _export(retriever: "Retriever") -> Any:
-    """The graph as an onnx.ModelProto, without the exporter's notes, which hold local paths."""
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    example = torch.tensor([retriever.model.tokenizer("which way do rivers run")["input_ids"]])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecations inside of the exporter
-        program: Any = torch.onnx.export(
-            _QueryEncoder(retriever).eval(),
-            (example,),
-            dynamo=True,
-            verbose=False,
-            input_names=["input_ids"],
-            output_names=["sentence_embedding"],
-            dynamic_shapes=({1: torch.export.Dim.DYNAMIC},),
-        )
-    model = program.model_proto
-    graph = model.graph
-    parts = (graph.node, graph.value_info, graph.input, graph.output, graph.initializer)
-    for item in (model, graph, *(item for part in parts for item in part)):
-        item.ClearField("metadata_props")
-        item.ClearField("doc_string")
-    return model
-
-
-def _halve_weights(graph: Any, helper: Any, numpy_helper: Any) -> None:
+def _halve_weights(graph: Any) -> None:
     """Store the large weights as float16, each behind a cast to float32."""
+    from onnx import helper, numpy_helper
+
     casts = []
     for weight in graph.initializer:
         values = numpy_helper.to_array(weight)

@@ -72,7 +72,8 @@ def write_space(
             written again only if the collection has changed.
         split: of the example queries: up to six short ones, evenly spaced.
         title: of the page; by default it names the collection.
-        weights: of the encoder, float16 (half the size) or float32.
+        weights: of the encoder, float16 (half the size of float32), float32, or int8 (a quarter,
+            and faster).
         text_length: characters of a passage to show; all of its text is searched.
         embeddings: folder of the passages' embeddings, so that only new and changed passages are
             encoded for the next page; by default they are not kept.
@@ -91,8 +92,8 @@ def write_space(
         check_name(push)
     if weights not in get_args(Weights) or text_length < 1:
         raise ValueError(
-            f"weights is {weights!r} and text_length is {text_length}, expected float16 or float32,"
-            " and at least 1."
+            f"weights is {weights!r} and text_length is {text_length}, expected float16, float32 or"
+            " int8, and at least 1."
         )
     out, system = Path(out), _read_system(model)
     passages, examples = _load(collection, split)

@@ -74,11 +74,11 @@ def test_an_update_encodes_what_is_new_and_a_killed_one_is_completed(
     before, encoded = index.search(["marmots whistle"]), []
     encode_passages = Retriever.encode_passages
 
-    def counted(self, some):
+    def counted(self, some, **shown):
         encoded.extend(some["_id"])
-        return encode_passages(self, some)
+        return encode_passages(self, some, **shown)
 
-    def killed(self, some):
+    def killed(self, some, **shown):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Retriever, "encode_passages", killed)

@@ -27,7 +27,7 @@ def run_onnx(folder: Path, tokenizer, texts: list[str]) -> np.ndarray:
 
 def test_onnx_is_asked_for_with_an_install_hint(bert_folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    hint = r'onnxscript is not installed: pip install -c constraints.txt -e "\.\[space\]"'
+    hint = r'onnxscript is not installed: pip install -c constraints.txt -e "\.\[onnx\]"'
     with pytest.raises(ValueError, match=hint):
         write_encoder(tmp_path / "x", Retriever(bert_folder, pooling="cls", device="cpu"))
     assert not list(tmp_path.iterdir())
@@ -87,3 +87,17 @@ def test_float16_weights_halve_the_file_and_round_the_weights_only(bert_folder, 
     rounded = plain_vectors(tmp_path / "rounded", TEXTS, 40).numpy()
     np.testing.assert_allclose(found, rounded, atol=1e-5)
     assert np.abs(found - plain_vectors(bert_folder, TEXTS, 40).numpy()).max() > 1e-5
+
+
+@pytest.mark.slow
+def test_int8_weights_give_vectors_near_those_of_float32(bert_folder, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    how = {"pooling": "mean", "similarity": "cosine", "query_max_length": 40}
+    opened = Retriever(bert_folder, device="cpu", **how)
+    write_encoder(tmp_path / "x", opened, weights="int8")
+    session = onnxruntime.InferenceSession(tmp_path / "x" / "onnx" / "model.onnx")
+    tokenizer = opened.model.tokenizer
+    ids = [tokenizer(text, truncation=True, max_length=40)["input_ids"] for text in TEXTS]
+    found = np.concatenate([session.run(None, {"input_ids": np.array([row])})[0] for row in ids])
+    cosines = (found * opened.encode_queries(TEXTS)).sum(axis=1)
+    assert 0.99 < cosines.min() < 1 - 1e-6

@@ -85,11 +85,12 @@ def test_a_page_of_a_changed_collection_is_written_again_from_what_has_changed(
     with (changed / "corpus.jsonl").open("a") as corpus:
         corpus.write(json.dumps(row) + "\n")
     encode_passages = Retriever.encode_passages
-    monkeypatch.setattr(
-        Retriever,
-        "encode_passages",
-        lambda self, some: (encoded.extend(some["_id"]), encode_passages(self, some))[1],
-    )
+
+    def counted(self, some, **shown):
+        encoded.extend(some["_id"])
+        return encode_passages(self, some, **shown)
+
+    monkeypatch.setattr(Retriever, "encode_passages", counted)
     write_space(str(retriever), str(changed), out, **settings)
     shown = json.loads((out / "data" / "passages.json").read_text())
     assert encoded == ["new"] and len(shown["ids"]) == 83 and "A new passage." in shown["texts"]
