@@ -368,14 +368,14 @@ class Page:
         """Each verdict, beside what the test queries say of the same model."""
         rows = ["| | verdict | test queries (p uncorrected) |", "| --- | --- | --- |"]
         for name, arm, cell in sorted(self.found, key=self.place):
-            made, size = self.out / name / arm / cell / "made", int(cell.partition("-")[0])
+            made = self.out / name / arm / cell / "made"
             if not (made / VERDICT_FILE).is_file():
                 continue
-            key = (name, arm, size, "alone")
-            start = (name, ARMS[0], 0 if arm == _WITH_LABELS else size, "alone")
+            start = self.found[name, ARMS[0], "0" if arm == _WITH_LABELS else cell]
             verdict = read_adaptation(made).verdict
-            own, test = verdict.comparison, compare(self.values[key], self.values[start])
-            title = f"{name}, {arm}" + (f", {size} labels" if size else "")
+            test = compare(self.found[name, arm, cell]["alone"], start["alone"])
+            own, (size, _, seed) = verdict.comparison, cell.partition("-")
+            title = f"{name}, {arm}" + (f", {size} labels, seed {seed}" if seed else "")
             rows.append(
                 f"| {title} | {verdict.outcome}: {own.difference:+.3f}, "
                 f"p = {own.p_value:.2g} | {test.difference:+.3f}, p = {test.p_value:.2g} |"

@@ -21,7 +21,7 @@ from modeling_condenser.retrieval.bm25 import Bm25
 from .queries import make_queries
 
 LEAST_PASSAGES = 64
-_SAMPLE = 512  # passages that are looked at
+_SAMPLE = 256  # passages that are looked at
 
 
 def read_passages(corpus: Any, retriever: Retriever) -> Dataset:
