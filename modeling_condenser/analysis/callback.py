@@ -1,5 +1,6 @@
 """Readiness while training: a Trainer callback, also of a pre-training recipe."""
 
+import logging
 import os
 import random
 import time
@@ -16,12 +17,14 @@ from transformers.integrations.fsdp import is_fsdp_enabled
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.pretraining.trainer import CondenserTrainer
-from modeling_condenser.publishing.training_log import is_readiness
+from modeling_condenser.publishing.training_log import is_readiness, titled_measures
 from modeling_condenser.runs.recipe import fill
 
 from .readiness import measure_checkpoint
 from .recipe import MeasuringWhileTraining
 from .sample import Sample
+
+logger = logging.getLogger(__name__)
 
 
 class ReadinessCallback(TrainerCallback):
@@ -85,6 +88,10 @@ class ReadinessCallback(TrainerCallback):
                 )
             trainer.log(entry)
             control.should_log = should_log
+            shown = (
+                f"{title} {entry[name]:.3f}" for name, title in titled_measures([entry]).items()
+            )
+            logger.info("Readiness after %d steps: %s.", state.global_step, "; ".join(shown))
         trainer.accelerator.wait_for_everyone()
         if isinstance(trainer, CondenserTrainer):
             trainer.exclude_time(time.perf_counter() - started)

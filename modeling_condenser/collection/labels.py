@@ -1,5 +1,6 @@
 """Turns labels (questions with the passages that answer them) into queries and judgements."""
 
+import hashlib
 import json
 import logging
 import re
@@ -53,9 +54,10 @@ def write_labels(
         )
     queries, qrels = [], {split: ["\t".join(QRELS_HEADER)] for split in _SPLITS}
     splits = _split_by_document([passages for _, passages in judged], owners)
-    for number, ((question, passages), split) in enumerate(zip(judged, splits, strict=True), 1):
-        queries.append(json.dumps({"_id": f"q{number}", "text": question}, ensure_ascii=False))
-        qrels[split] += [f"q{number}\t{passage}\t1" for passage in sorted(passages)]
+    for (question, passages), split in zip(judged, splits, strict=True):
+        query = _name_query(question)
+        queries.append(json.dumps({"_id": query, "text": question}, ensure_ascii=False))
+        qrels[split] += [f"{query}\t{passage}\t1" for passage in sorted(passages)]
     done.notes["labels"] = Counter({split: splits.count(split) for split in _SPLITS})
     _write_lines(folder / QUERIES_FILE, queries)
     (folder / QRELS_FOLDER).mkdir()
@@ -64,6 +66,11 @@ def write_labels(
             _write_lines(folder / QRELS_FOLDER / f"{split}.tsv", lines)
     if empty := [split for split in _SPLITS if split not in splits]:
         logger.warning("No question is in %s: give labels of more documents.", " or ".join(empty))
+
+
+def _name_query(question: str) -> str:
+    """The id of a question, which stays when others come and go: run files name it."""
+    return f"q{hashlib.sha256(plain_text(question).encode()).hexdigest()[:12]}"
 
 
 def _write_lines(file: Path, lines: Iterable[str]) -> None:

@@ -16,7 +16,13 @@ from jinja2 import Template
 
 from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.evaluation.plots import Figures
-from modeling_condenser.evaluation.significance import ALPHA, N_RESAMPLES, Comparison, correct
+from modeling_condenser.evaluation.significance import (
+    ALPHA,
+    MARKS,
+    N_RESAMPLES,
+    Comparison,
+    correct,
+)
 from modeling_condenser.publishing.markdown import listed, p_in_words
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.whole_files import write_json
@@ -85,9 +91,8 @@ class StudyResults:
         """A value, in brackets its difference from the control, and what the marks say of it."""
         text = f"{self.groups[group][name].means[measure]:.3f}"
         if test := self.tests.get((group, name, measure, self.control_of(name))):
-            mark = "○" if not test.is_significant else "▲" if test.difference > 0 else "▼"
             p = f", {p_in_words(test.p_adjusted)}" if with_p else ""
-            text += f" ({test.difference:+.3f} {mark}{p})"
+            text += f" ({test.difference:+.3f} {test.mark}{p})"
         return text if self.tests[group, name, measure, BM25].is_significant else f"{text} ~"
 
     def table(self, measure: str, *, with_p: bool = False) -> pd.DataFrame:
@@ -115,9 +120,9 @@ class StudyResults:
         if n_tests / N_RESAMPLES >= ALPHA:
             text += f". No p can be below {ALPHA} after so many tests: name fewer measures"
         return (
-            f"{text}. ▲ and ▼ mark a difference with p < {ALPHA}, ○ any other; ~ marks values that "
-            f"do not differ significantly from those of {BM25}. p is that of a two-sided paired "
-            f"randomisation test over queries, after Holm's correction over all {n_tests} tests."
+            f"{text}. {MARKS} ~ marks values that do not differ significantly from those of {BM25}."
+            " p is that of a two-sided paired randomisation test over queries, after Holm's "
+            f"correction over all {n_tests} tests."
         )
 
     def tables(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,14 +33,16 @@ def readiness_of(run):
 
 @pytest.mark.slow
 def test_training_is_bit_equal_to_a_run_that_was_not_measured(
-    measured, readiness, settings, tmp_path
+    measured, readiness, settings, tmp_path, caplog
 ):
+    caplog.set_level("INFO", logger="modeling_condenser")
     plain = tmp_path / "run"
     pretrain({**settings, "output_dir": str(plain)})
     few = {"labels": 8, "finetuning": {"max_steps": 2, "per_device_train_batch_size": 4}}
     given = {**settings, "readiness": readiness | few, "output_dir": str(tmp_path / "few")}
     tuned_meanwhile = pretrain(given, callbacks=readiness_callbacks(given)).parent
     assert "readiness/few_shot_MRR@10" in readiness_of(tuned_meanwhile)[0]
+    assert re.search(r"Readiness after 4 steps: .*MRR@10 after fine-tuning \d\.\d{3}", caplog.text)
     for run in (measured, tuned_meanwhile):
         check_equal(run, plain)
 

@@ -196,6 +196,12 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
     assert not (splits[0] & splits[1] or splits[0] & splits[2] or splits[1] & splits[2])
     with pytest.raises(ValueError, match="out has queries, which would be lost: give --labels"):
         collect([str(messy)], str(messy / "out"))
+    # A run file of today fits the queries of next week.
+    pd.DataFrame(LABELS[1:], columns=columns).to_csv(messy / "pairs.csv", index=False)
+    collect([str(messy)], str(messy / "out"), labels=str(messy / "pairs.csv"), max_tokens=64)
+    named = {text: query for found in loaded.values() for query, text in found.queries.items()}
+    fewer = [json.loads(line) for line in (messy / "out/queries.jsonl").read_text().splitlines()]
+    assert len(fewer) > 3 and all(named[query["text"]] == query["_id"] for query in fewer)
 
 
 def test_a_messy_folder_is_evaluated_and_searched_and_the_index_follows_its_changes(
