@@ -138,7 +138,7 @@ def test_what_no_page_can_search_is_refused(retriever, shuffled, tmp_path, monke
         with pytest.raises(ValueError, match="cannot be searched in a page"):
             write_space(wrong, str(shuffled), out)
     for wrong_setting in ({"weights": "int4"}, {"text_length": 0}):
-        with pytest.raises(ValueError, match="expected float16 or float32, and at least 1"):
+        with pytest.raises(ValueError, match="expected float16, float32 or int8, and at least 1"):
             write_space(model, str(shuffled), out, **wrong_setting)
     with pytest.raises(ValueError, match="'search', expected owner/name"):
         write_space(model, str(shuffled), out, push="search")
