@@ -243,12 +243,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         return self.get_submodule(self._output_embeddings_name)
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        name = self._output_embeddings_name
-        self.set_submodule(name, new_embeddings)
-        bias = self._tied_weights_keys.get(f"{name}.bias")
-        if bias is not None:
-            owner, _, attribute = bias.rpartition(".")
-            setattr(self.get_submodule(owner), attribute, new_embeddings.bias)
+        self.set_submodule(self._output_embeddings_name, new_embeddings)
 
     @property
     def _output_embeddings_name(self) -> str:
