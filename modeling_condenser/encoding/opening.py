@@ -189,7 +189,8 @@ def _open_modules(
     kind = config.get("model_type", SentenceTransformer.__name__)
     if kind != SentenceTransformer.__name__:
         raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
-    model = SentenceTransformer(str(folder), device=device, model_kwargs=_LOAD_FLOAT32)
+    with quiet_loading():  # `_check_transformer` reports missing weights
+        model = SentenceTransformer(str(folder), device=device, model_kwargs=_LOAD_FLOAT32)
     if pooling := stated.get("pooling"):
         places = [place for place, module in enumerate(model) if isinstance(module, PoolingModule)]
         if not places:
