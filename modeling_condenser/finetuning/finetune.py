@@ -38,7 +38,7 @@ from modeling_condenser.model_files.model_folder import find_model_folder, is_ch
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, read_provenance, read_stage
 from modeling_condenser.runs.run_folder import START, all_checkpoints
-from modeling_condenser.training.run import run_training
+from modeling_condenser.training.run import run_training, scale_learning_rate
 from modeling_condenser.training.trainer import ResumableTrainer
 
 from .best import METRIC, DevRanking, KeepBest
@@ -49,6 +49,7 @@ from .recipe import FinetuningRecipe
 logger = logging.getLogger(__name__)
 
 _STRATEGIES = ("eval_strategy", "save_strategy")
+_POWER = 0.5  # of the size: 2e-5 for BERT base becomes 5.7e-5 for all-MiniLM-L6-v2
 
 
 def finetune(settings: Mapping[str, Any]) -> Path:
@@ -83,6 +84,10 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     def make_trainer(recipe: FinetuningRecipe, arguments: Any) -> RetrieverTrainer:
         recipe = keep_similarity(recipe)
         encoder = open_trainable(recipe.encoder, recipe.contract_changes)
+        if recipe.base_learning_rate is not None and "learning_rate" not in settings:
+            transformer: Any = encoder.model[0]
+            base = recipe.base_learning_rate
+            arguments.learning_rate = scale_learning_rate(base, transformer.model, power=_POWER)
         data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
         return RetrieverTrainer(recipe, encoder, data, arguments, dev=dev)
 

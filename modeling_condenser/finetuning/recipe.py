@@ -82,6 +82,8 @@ class FinetuningRecipe:
         matryoshka_dims: dimensions, such as [64, 128], to train truncated vectors too (Kusupati et
             al. 2022), so that `truncate_dim` loses less. The loss is the sum over these and the
             whole vector. For the similarity cosine only.
+        base_learning_rate: of an encoder of BERT base's size, from which that of another size
+            follows if learning_rate is not set.
     """
 
     encoder: str
@@ -111,12 +113,13 @@ class FinetuningRecipe:
     mini_batch_size: int | None = None
     gather_across_devices: bool = False
     matryoshka_dims: list[int] | None = None
+    base_learning_rate: float | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked without reading a file."""
         objective = self.objective
         check_least(self, train_size=1, first_rows=1, n_negatives=0, mini_batch_size=1)
-        check_least(self, subset_seed=0, temperature=1e-6)
+        check_least(self, subset_seed=0, temperature=1e-6, base_learning_rate=0)
         scores = self.score_range
         if scores is not None and not (len(scores) == 2 and scores[0] < scores[1]):
             raise ValueError(f"score_range is {scores}, expected [lowest, highest].")

@@ -138,6 +138,8 @@ class PretrainingRecipe:
             the start if its files state it, else "cls" as in the papers.
         new_head: start a new head, also if the checkpoint has one.
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
+        base_learning_rate: of an encoder of BERT base's size, from which that of another size
+            follows if learning_rate is not set.
         readiness: measures readiness while training: a mapping of the fields that `condenser
             analyze --help` lists, and of `every`, the steps between two measurements.
     """
@@ -153,6 +155,7 @@ class PretrainingRecipe:
     pooling: Pooling | None = None
     new_head: bool = False
     encoder_changes: dict[str, Any] = field(default_factory=dict)
+    base_learning_rate: float | None = None
     readiness: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

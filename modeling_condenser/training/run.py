@@ -24,6 +24,7 @@ from modeling_condenser.runs.whole_files import write_json
 logger = logging.getLogger(__name__)
 
 _LOG_ENTRIES, _MINUTES = 20, 5  # of a run, and between two checkpoints, if nothing is stated
+_BERT_BASE = 86e6  # parameters outside of the embeddings
 _NEVER = 10**9  # steps; the Trainer saves after the last step in any case
 
 
@@ -52,6 +53,21 @@ class Pace(TrainerCallback):
         is_due = time.monotonic() - self._saved >= 60 * _MINUTES
         if self.is_timed and broadcast_object_list([is_due])[0]:  # by the first process's clock
             self._saved, control.should_save = time.monotonic(), True
+
+
+def scale_learning_rate(base: float, encoder: Any, *, power: float) -> float:
+    """The learning rate of an encoder, from that of one of BERT base's size.
+
+    It is base * (86 million / n) ** power for n parameters outside of the embeddings, rounded to
+    two digits: the smaller the encoder, the higher.
+    """
+    n_parameters = encoder.num_parameters(exclude_embeddings=True)
+    rate = float(f"{base * (_BERT_BASE / n_parameters) ** power:.2g}")
+    logger.info(
+        "Learning rate %g, scaled from %g for BERT base to %.1f million parameters in the layers.",
+        *(rate, base, n_parameters / 1e6),
+    )
+    return rate
 
 
 def run_training(

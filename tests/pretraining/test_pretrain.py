@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
+from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import MANIFEST, read_log
 from tests.pretraining.short_runs import column, interrupted_at
 
@@ -44,6 +46,33 @@ def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(
     with pytest.raises(ValueError, match=r"another recipe \(seed: 5 then, 3 now\)"):
         pretrain({**settings, "seed": 3})
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "power"), [("pretraining.pretrain", 0.7), ("finetuning.finetune", 0.5)]
+)
+def test_the_learning_rate_follows_the_size_of_the_encoder(
+    settings, bert_folder, write_jsonl, tmp_path, monkeypatch, kind, power
+):
+    stage = import_module(f"modeling_condenser.{kind}")
+    if kind.startswith("finetuning"):
+        rows = [{"query": "who", "positive": "he"}, {"query": "where", "positive": "there"}]
+        settings = {"encoder": str(bert_folder), "pooling": "cls", "data": write_jsonl(rows)}
+        settings |= {"output_dir": str(tmp_path / "run"), "per_device_train_batch_size": 2}
+
+    def used_rate(given, make_trainer, *classes, **_):
+        return make_trainer(*fill(given, *classes)).args.learning_rate
+
+    monkeypatch.setattr(stage, "run_training", used_rate)
+    run = getattr(stage, kind.rpartition(".")[2])
+    modules = AutoModel.from_pretrained(bert_folder).modules()
+    weights = [m.weight for m in modules if isinstance(m, torch.nn.Embedding)]
+    n_parameters = AutoModel.from_pretrained(bert_folder).num_parameters()
+    size = n_parameters - sum(weight.numel() for weight in weights)
+    given = {**settings, "base_learning_rate": 1e-5}
+    given.pop("learning_rate", None)
+    assert run(given) == pytest.approx(1e-5 * (86e6 / size) ** power, rel=0.05)
+    assert run({**given, "learning_rate": 3e-4}) == 3e-4
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
