@@ -50,7 +50,8 @@ def pretrain(
 
     def make_trainer(recipe: PretrainingRecipe, arguments: Any) -> CondenserTrainer:
         name = resolve_encoder_name(recipe.tokenizer or recipe.encoder)
-        tokenizer, model = AutoTokenizer.from_pretrained(name), open_model(recipe)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        model: Any = open_model(recipe)
         if recipe.base_learning_rate is not None and "learning_rate" not in settings:
             encoder, base = model.condenser.encoder, recipe.base_learning_rate
             arguments.learning_rate = scale_learning_rate(base, encoder, power=_POWER)
