@@ -79,7 +79,8 @@ def export(line: "CommandLine") -> None:
     out = line.call(export_encoder, without=("contract",))
     print(f"encoder: {out}")
     if (out / INT8_FILE).is_file():
-        print(f'next: condenser search {out},dtype=int8 COLLECTION "QUESTION"')
+        words = ("search", f"{out},dtype=int8", "COLLECTION", "QUESTION")
+        _print_next(*words, yours="COLLECTION and QUESTION")
     else:
         where = ("--collection", "COLLECTION", "--output_dir", f"{out}-finetuned")
         _print_next("finetune", "finetune/own-text", "--encoder", out, *where, yours="COLLECTION")
@@ -359,7 +360,10 @@ def collect(line: "CommandLine") -> None:
     has_queries = done.counts["labels"] > 0
     print(f"{done}\ncollection: {done.folder}")
     if has_queries:
-        _print_next("evaluate", "bm25", done.folder)
+        # Few labels may all be in one split, and evaluations read `test`.
+        [(largest, _)] = done.notes["labels"].most_common(1)
+        where = () if done.notes["labels"]["test"] else ("--split", largest)
+        _print_next("evaluate", "bm25", done.folder, *where)
     else:
         _print_next("search", "bm25", done.folder, "QUESTION", yours="QUESTION")
 

@@ -53,8 +53,7 @@ def pretrain(
         tokenizer = AutoTokenizer.from_pretrained(name)
         model: Any = open_model(recipe)
         if recipe.base_learning_rate is not None and "learning_rate" not in settings:
-            encoder, base = model.condenser.encoder, recipe.base_learning_rate
-            arguments.learning_rate = scale_learning_rate(base, encoder, power=_POWER)
+            arguments.learning_rate = choose_learning_rate(model, recipe.base_learning_rate)
         with arguments.main_process_first(desc="reading the text"):
             documents = load_documents(recipe.corpus)
         kind = ContrastiveTrainer if recipe.objective in CONTRASTIVE else CondenserTrainer
@@ -64,6 +63,17 @@ def pretrain(
         return trainer
 
     return run_training(settings, make_trainer, PretrainingRecipe, CondenserTrainingArguments)
+
+
+def choose_learning_rate(model: Any, base: float) -> float:
+    """The rate of BERT base, scaled to the size of a raw encoder.
+
+    A retriever (`CondenserConfig.encoding`) gets the rate of BERT base: a higher one would change
+    more of what it has learned.
+    """
+    if model.config.encoding:
+        return base
+    return scale_learning_rate(base, model.condenser.encoder, power=_POWER)
 
 
 def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:

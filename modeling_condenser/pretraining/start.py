@@ -85,6 +85,11 @@ def read_encoding(
     if model.dtype != torch.float32:
         encoding["dtype"] = str(model.dtype).removeprefix("torch.")
     logger.info("%s: %s pooling, %s similarity.", name, pooling, encoding["similarity"])
+    logger.warning(
+        "%s already makes vectors. Further pre-training made a good retriever worse more often "
+        "than better: compare the result with it, or use `condenser adapt`.",
+        name,
+    )
     return {"pooling": pooling, "encoding": encoding}
 
 

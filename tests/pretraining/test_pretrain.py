@@ -14,10 +14,16 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
-from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
+from modeling_condenser.pretraining.pretrain import (
+    PretrainingRecipe,
+    choose_learning_rate,
+    open_model,
+    pretrain,
+)
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import MANIFEST, read_log
 from tests.pretraining.short_runs import column, interrupted_at
+from tests.pretraining.test_start import save_published
 
 
 def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(
@@ -73,6 +79,12 @@ def test_the_learning_rate_follows_the_size_of_the_encoder(
     given.pop("learning_rate", None)
     assert run(given) == pytest.approx(1e-5 * (86e6 / size) ** power, rel=0.05)
     assert run({**given, "learning_rate": 3e-4}) == 3e-4
+
+
+def test_a_retriever_is_pre_trained_at_the_rate_of_bert_base(bert_folder, tmp_path):
+    start = save_published(tmp_path / "start", bert_folder)
+    raw, retriever = (open_model(PretrainingRecipe(str(f), "")) for f in (bert_folder, start))
+    assert choose_learning_rate(retriever, 1e-5) == 1e-5 < choose_learning_rate(raw, 1e-5)
 
 
 @pytest.mark.parametrize("is_finished", [False, True])

@@ -125,6 +125,8 @@ def test_a_stated_pooling_replaces_that_of_the_start_and_cls_is_the_default(
             recipe = PretrainingRecipe(str(encoder), "", objective, pooling=stated)
             assert open_model(recipe).config.pooling == expected
     assert f"{start}: mean pooling, cosine similarity" in caplog.text
+    assert f"{start} already makes vectors. Further pre-training made" in caplog.text
+    assert f"{bert_folder} already makes vectors" not in caplog.text
     assert f"{bert_folder} states no pooling" in caplog.text
     condenser_from_encoder(str(start)).save_pretrained(tmp_path / "checkpoint")
     checkpoint = str(tmp_path / "checkpoint")
