@@ -166,7 +166,10 @@ def collect_queries(recipe: AdaptationRecipe, passages: Dataset) -> list[Query]:
         ]
         if (size := recipe.train_size) is not None:
             if size > len(labelled):
-                raise ValueError(f"train_size is {size}, but {recipe.corpus} has {len(labelled)}.")
+                raise ValueError(
+                    f"train_size is {size}, but {recipe.corpus} has {len(labelled)} labelled "
+                    "passages in its split train: set a smaller number, or leave it out."
+                )
             chosen = np.random.default_rng(recipe.seed).permutation(len(labelled))[:size]
             labelled = [labelled[i] for i in np.sort(chosen)]
         queries += labelled

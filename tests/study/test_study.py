@@ -286,6 +286,13 @@ def test_each_start_goes_through_all_arms_beside_the_system_of_today(
     results = run_study({**settings, "systems": [str(tmp_path / "today.trec")]})
     names = [f"{s}/{a}" for s in ("mean", "cls") for a in ("untouched", "adapted", "labelled")]
     assert results.arms == names
+    for name, control in (
+        ("cls/adapted", "cls/untouched"),
+        ("bm25 + cls/adapted", "bm25 + cls/untouched"),
+        ("cls/untouched", "mean/untouched"),
+        ("today", "mean/untouched"),
+    ):
+        assert results.control_of(name) == control
     means = evaluate_run(qrels, read_run(tmp_path / "today.trec"), measures=["MRR@10"]).means
     for group in ("no labels", "8 labels"):
         assert list(results.groups[group]) == ["today", *names, *(f"bm25 + {n}" for n in names)]
