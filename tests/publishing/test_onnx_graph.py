@@ -24,7 +24,7 @@ def test_an_int8_file_has_int8_weights_and_vectors_near_those_of_float32(
     onnx = pytest.importorskip("onnx")
     monkeypatch.chdir(tmp_path)
     assert main(["export", str(exported), "int8", "--onnx", "int8"]) == 0
-    assert "next: condenser search int8,dtype=int8 COLLECTION" in capsys.readouterr().out
+    assert "condenser search int8,dtype=int8 COLLECTION QUESTION" in capsys.readouterr().out
     int8, exact = Retriever("int8", dtype="int8"), Retriever(exported, device="cpu")
     found, expected = int8.encode_passages(TEXTS), plain_vectors(exported, TEXTS, 24).numpy()
     cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1)
