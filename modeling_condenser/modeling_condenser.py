@@ -337,8 +337,8 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             n_items, scale = num_head_items_in_batch, masked.scale
             head_masked = MaskedTokens.find(head_targets, head_masked_index, n_items, scale=scale)
         head_read = self._rows_to_read(head_masked, kwargs)
-        # The mean is of all rows.
-        read = None if pooling == "mean" else self._rows_to_read(masked, kwargs)
+        # Other poolings read all rows.
+        read = self._rows_to_read(masked, kwargs) if pooling == "cls" else None
         late, early, output = self.encode(
             input_ids, attention_mask, head_input_ids=head_input_ids, read=read, **kwargs
         )  # eqs. (6), (7)

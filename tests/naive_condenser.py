@@ -36,6 +36,7 @@ def vectors(pooling: str, late: torch.Tensor, mask: torch.Tensor) -> torch.Tenso
     """The dense vectors, (B, H): CLS, or the mean of each block's tokens, block by block."""
     if pooling == "cls":
         return late[:, 0]
+    assert pooling == "mean"
     blocks = zip(late, mask.bool(), strict=True)
     return torch.stack([sum(block[is_token]) / int(is_token.sum()) for block, is_token in blocks])
 

@@ -106,7 +106,7 @@ class PassageParts:
 
 
 KINDS = ("title", "heading", "sentence", "span", "keywords")
-"""The methods of `PassageParts`."""
+"""The methods of `PassageParts`; a new one comes last, because all share one random generator."""
 
 
 def make_queries(

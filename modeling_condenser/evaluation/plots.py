@@ -34,11 +34,13 @@ def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
         figures[by] = plot_bars(
             {f"{name} ({group['n_queries']:,})": group["systems"] for name, group in groups.items()}
         )
+    curves = {}
     for family in ("R@", "Hit@"):
         depths = sorted(int(m.removeprefix(family)) for m in results if m.startswith(family))
         if len(depths) > 1:
-            by_depth = {f"{depth:,}": results[f"{family}{depth}"] for depth in depths}
-            figures["recall"] = plot_curves({f"{family}k": by_depth}, x_label="k, passages")
+            curves[f"{family}k"] = {f"{depth:,}": results[f"{family}{depth}"] for depth in depths}
+    if curves:
+        figures["recall"] = plot_curves(curves, x_label="k, passages")
     files = {name: f"{name.replace(' ', '_')}.png" for name in figures}
     for name, figure in figures.items():
         (folder / files[name]).write_bytes(as_png(figure))

@@ -39,14 +39,14 @@ _TITLES = {
 }
 _EXPLANATIONS = {
     "late_loss": "Late loss: of the encoder's own output.",
-    "head_loss": "Head loss: of the Condenser head, which reads the CLS vector.",
-    "swap_cost": "Swap cost: rise of the head's loss when CLS vectors are exchanged within a batch;"
-    " near zero, the head does not use the vector.",
-    "bow_loss": "Bag-of-words loss: of the CLS vector's prediction of the distinct tokens of its "
+    "head_loss": "Head loss: of the Condenser head, which reads the dense vector.",
+    "swap_cost": "Swap cost: rise of the head's loss when dense vectors are exchanged in a batch; "
+    "near zero, the head does not use the vector.",
+    "bow_loss": "Bag-of-words loss: of the dense vector's prediction of the distinct tokens of its "
     "block, before its weight.",
     "contrastive_loss": "Contrastive loss: of finding a text's match among the texts of the batch.",
     f"{PREFIX}zero_cost": "Zero cost and swap cost: rise of the head's loss (nats a masked token) "
-    "when the late CLS vectors are zeroed or exchanged. Near zero, the head does not use the "
+    "when the dense vectors are zeroed or exchanged. Near zero, the head does not use the "
     "vector; where they stop growing, more steps bring little.",
     ENTROPY: "Entropy: of the CLS token's attention, in nats, averaged over heads and texts. The "
     "closer it is to that of a fine-tuned model, the less fine-tuning has to change (Gao & Callan "

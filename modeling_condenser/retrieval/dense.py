@@ -18,7 +18,7 @@ from modeling_condenser.runs.progress import bar
 from modeling_condenser.runs.recipe import check_least
 
 from .indices import BinaryIndex, Precision
-from .milvus import MILVUS, MilvusIndex
+from .milvus import MilvusIndex
 from .runs import Run, cut_run
 
 if TYPE_CHECKING:
@@ -83,9 +83,15 @@ class SearchSettings:
         return {name: v for name, v in values.items() if v != getattr(SearchSettings, name)}
 
     @property
+    def database(self) -> str:
+        """The prefix of `index` that names a database; empty for an index in memory."""
+        name, colon, _ = self.index.partition(":")
+        return name if colon else ""
+
+    @property
     def published_index(self) -> str:
         """The index without the address of a server, for records and cards."""
-        return f"{MILVUS}URI" if self.index.startswith(MILVUS) else self.index
+        return f"{self.database}:URI" if self.database else self.index
 
     @property
     def device_list(self) -> list[str] | None:

@@ -30,7 +30,7 @@ from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import whole_file, write_json
 
-from .dense import MILVUS, DenseSearcher, SearchSettings
+from .dense import DenseSearcher, SearchSettings
 from .fusion import FUSIONS
 from .searchers import HybridSearcher, Searcher, open_searcher
 from .systems import HYBRID, System, SystemLike, parse_systems
@@ -118,10 +118,10 @@ class Index:
         if parsed.kind == "run":
             raise ValueError(f"{parsed.model} is a run file, which cannot answer a new query.")
         temporary = tempfile.TemporaryDirectory(prefix="condenser-index-") if not folder else None
-        if search.index.startswith(MILVUS):
+        if search.database:
             raise ValueError(
                 f"index is {search.index}, but an Index keeps its vectors in its folder: name a "
-                "faiss factory string, or use `condenser search` with Milvus."
+                "faiss factory string, or use `condenser search` with a database."
             )
         place = Path(temporary.name if temporary else str(folder)).resolve()
         _check_folder(place)

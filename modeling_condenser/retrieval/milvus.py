@@ -81,7 +81,8 @@ def connect(index: str) -> Any:
         OSError: the server cannot be reached, or refuses.
     """
     uri = index.removeprefix(MILVUS)
-    if "://" not in uri and (not uri.endswith(".db") or not Path(uri).absolute().parent.is_dir()):
+    is_file = uri.endswith(".db") and Path(uri).absolute().parent.is_dir()
+    if uri == index or not ("://" in uri or is_file):
         raise ValueError(
             f"{index!r} is not a Milvus URI: expected {MILVUS}FILE.db in a folder that exists, or "
             f"{MILVUS}http://HOST:19530."

@@ -18,7 +18,7 @@ from .bm25 import Bm25
 from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
 from .fusion import CANDIDATES, DEFAULT, FUSIONS, Fusion, choose_fusion
 from .indices import INDEX_FILE, build_approximate, build_quantised
-from .milvus import MILVUS, connect, store_in_milvus
+from .milvus import connect, store_in_milvus
 from .runs import Run, cut_run, read_run
 from .systems import BM25, System
 
@@ -104,7 +104,7 @@ def _open_dense(
         retriever = whole.truncated(dimension)
         if read_json(place / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
             whole = retriever  # truncated vectors are stored
-    client = connect(settings.index) if settings.index.startswith(MILVUS) else None
+    client = connect(settings.index) if settings.database else None
     vectors = encode_collection(
         whole,
         passages,

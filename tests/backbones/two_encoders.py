@@ -89,7 +89,8 @@ class TwoEncoders(nn.Module):
         late = backbone(**inputs).last_hidden_state
         early = backbone(**read, output_hidden_states=True).hidden_states[self.config.skip_from]
         vectors = late[:, :1]  # (B, 1, H)
-        if self.config.pooling == "mean":
+        if self.config.pooling != "cls":
+            assert self.config.pooling == "mean"
             weights = inputs["attention_mask"] / inputs["attention_mask"].sum(1, keepdim=True)
             vectors = weights[:, None].to(late.dtype) @ late
         head_input = torch.cat([vectors, early[:, 1:]], dim=1)  # [cls_late ; early]

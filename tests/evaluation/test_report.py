@@ -13,6 +13,7 @@ import pytest
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.evaluation import plots
 from modeling_condenser.evaluation.measures import make_evaluation
 from modeling_condenser.evaluation.plots import plot_bars, plot_curves
 from modeling_condenser.evaluation.report import write_report
@@ -247,3 +248,13 @@ def test_pictures_show_values_and_intervals_in_the_order_of_the_systems():
     lines = {lines.get_label(): list(lines[0].get_ydata()) for lines in axes.containers}
     assert lines == {"bm25": [0.2, 0.8], "ours": [0.5, 0.9]}
     assert [text.get_text() for text in axes.get_xticklabels()] == ["20", "100"]
+
+
+def test_recall_and_hits_by_depth_are_panels_of_one_picture(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "as_png", lambda figure: drawn.append(figure) or b"")
+    values = {"bm25": {"mean": 0.5, "interval": [0.4, 0.6]}}
+    names = ["R@5", "R@20", "Hit@5", "Hit@20", "MRR@10"]
+    content = {"breakdowns": {}, "results": dict.fromkeys(names, values)}
+    assert plots.draw_report(content, tmp_path) == {"recall": "recall.png"}
+    assert [panel.get_title() for panel in drawn[0].axes] == ["R@k", "Hit@k"]
