@@ -120,8 +120,12 @@ class CondenserPreTrainedModel(PreTrainedModel):
         config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", True):
-            how: Any = {"pooling": config.pooling, "encoding": config.encoding}
-            write_modules(Path(save_directory), config.hidden_size, **how)
+            write_modules(
+                Path(save_directory),
+                config.hidden_size,
+                pooling=config.pooling,
+                encoding=config.encoding,
+            )
 
     def save_encoder(
         self, folder: str | Path, *, tokenizer: Any = None, contract: dict[str, Any] | None = None

@@ -228,8 +228,9 @@ def mask_texts(model: Any, retriever: Retriever, sample: Sample) -> list[dict[st
         head_mlm_probability=model.config.head_mlm_probability,
         prompts=[retriever.contract.passage_prompt],
     )
-    how: Any = {"add_special_tokens": False, "truncation": True, "max_length": max_length}
-    ids = tokenizer(sample.texts, **how)["input_ids"]
+    ids = tokenizer(sample.texts, add_special_tokens=False, truncation=True, max_length=max_length)[
+        "input_ids"
+    ]
     keys = random_keys(sample.measuring.sample_seed, np.arange(len(ids)))
     blocks, n = with_keys(ids, keys), max(TOKENS_PER_BATCH // max_length, 1)
     batches = [collator(blocks[first : first + n]) for first in range(0, len(blocks), n)]

@@ -189,8 +189,7 @@ def write_report(
     environment.filters["markdown"] = markdown.escape
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     report = Report(folder, results, content)
-    how: Any = {"md": markdown, "mark": mark, "marks": MARKS, "n_resamples": N_RESAMPLES}
-    text = template.render(content, **how)
+    text = template.render(content, md=markdown, mark=mark, marks=MARKS, n_resamples=N_RESAMPLES)
     report.file.write_text(text, encoding="utf-8")
     page = as_web_page(content["title"], text, folder, content["pictures"].values())
     report.file.with_suffix(".html").write_text(page, encoding="utf-8")

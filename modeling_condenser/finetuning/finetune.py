@@ -188,8 +188,12 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
             is_gathered = recipe.gather_across_devices
             score: Any = SimilarityFunction.to_similarity_fn(similarity)
             contrast = MaskedContrast(model, score, is_gathered=is_gathered)
-            how: Any = {"scale": 1.0 / temperature, "gather_across_devices": is_gathered}
-            loss = loss(model, similarity_fct=contrast.score, **how)
+            loss = loss(
+                model,
+                scale=1.0 / temperature,
+                similarity_fct=contrast.score,
+                gather_across_devices=is_gathered,
+            )
         case "mse_cosine":
             loss = losses.CosineSimilarityLoss(model)
         case "triplet":

@@ -53,9 +53,13 @@ def find_folder(name: str, files: list[str], **kind: Any) -> Path:
 def open_encoder(folder: Path, device: str | None = None) -> Encoder:
     """Open with sentence-transformers, whose modules hold all of the contract but the separator."""
     contract = json.loads((folder / "encoding_contract.json").read_text("utf-8"))
-    how: Any = {"trust_remote_code": False}
-    how["model_kwargs"] = {"use_safetensors": True, "dtype": torch.float32}
-    return SentenceTransformer(str(folder), device=device, **how), contract["title_separator"]
+    model = SentenceTransformer(
+        str(folder),
+        device=device,
+        trust_remote_code=False,
+        model_kwargs={"use_safetensors": True, "dtype": torch.float32},
+    )
+    return model, contract["title_separator"]
 
 
 def read_collection(name: str, split: str) -> tuple[Texts, dict[str, str], Qrels]:

@@ -111,8 +111,14 @@ class DenseSearcher:
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
         """Find the best `depth` passages for each query."""
         vectors = self.retriever.encode_queries(list(queries.values()))
-        how: Any = {"index": self.index, "rescore": self.settings.rescore}
-        return search_embeddings(self.embeddings, vectors, list(queries), depth=depth, **how)
+        return search_embeddings(
+            self.embeddings,
+            vectors,
+            list(queries),
+            depth=depth,
+            index=self.index,
+            rescore=self.settings.rescore,
+        )
 
     def measure_recall(self, queries: Mapping[str, str], run: Run, *, depth: int) -> dict[str, Any]:
         """Measure the recall of a run against exact search; exact search has no such record."""

@@ -60,13 +60,19 @@ class MilvusIndex:
         Returns:
             Scores (Q, k) float32 and rows (Q, k) int64, best first; row -1 for none.
         """
-        how: Any = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), k), -1)
         for first in range(0, len(queries), _QUERIES_A_REQUEST):
             some = list(queries[first : first + _QUERIES_A_REQUEST])
             with _clear_errors():
-                found = self.client.search(self.name, some, filter=filter, limit=k, **how)
+                found = self.client.search(
+                    self.name,
+                    some,
+                    filter=filter,
+                    limit=k,
+                    anns_field="embedding",
+                    search_params={"params": self.parameters},
+                )
             for query, hits in enumerate(found, start=first):
                 scores[query, : len(hits)] = [hit["distance"] for hit in hits]
                 rows[query, : len(hits)] = self.ids.get_indexer([hit["id"] for hit in hits])
@@ -140,8 +146,12 @@ def _read_hashes(client: Any, name: str) -> dict[str, int]:
     """The hash of each stored passage."""
     for logger_name in ("grpc._server", "pymilvus.client.iterator.query_iterator"):
         logging.getLogger(logger_name).setLevel(logging.CRITICAL)  # Milvus Lite has no time stamps
-    how: Any = {"output_fields": ["id", "hash"], "consistency_level": "Strong"}
-    rows = client.query_iterator(name, batch_size=_ROWS_A_REQUEST, **how)
+    rows = client.query_iterator(
+        name,
+        batch_size=_ROWS_A_REQUEST,
+        output_fields=["id", "hash"],
+        consistency_level="Strong",
+    )
     found: dict[str, int] = {}
     while batch := rows.next():
         found |= {row["id"]: row["hash"] for row in batch}

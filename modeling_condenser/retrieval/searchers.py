@@ -138,6 +138,11 @@ def _open_index(
         return quantised, quantised.code_size
     if settings.is_exact:
         return None, 4 * vectors.dimension
-    how: Any = {"parameters": settings.search_parameters, "seed": settings.index_seed}
-    index = build_approximate(vectors, settings.index, folder, **how)
+    index = build_approximate(
+        vectors,
+        settings.index,
+        folder,
+        parameters=settings.search_parameters,
+        seed=settings.index_seed,
+    )
     return index, (folder / INDEX_FILE).stat().st_size / vectors.n_passages
