@@ -40,6 +40,7 @@ from modeling_condenser import (
     masked_lm_from_encoder,
     packing,
 )
+from modeling_condenser.runs.recipe import is_bfloat16_fast
 
 IN_A_LOOP = ("paper", "plain", "ours", "bow")
 WITH_A_TRAINER = ("trainer", "pretense")
@@ -51,12 +52,12 @@ SIDES = [
 SWITCHES = {
     "packed": "blocks end to end instead of padded to the longest",
     "narrow": "the last layers only for CLS and masked tokens; needs packed",
-    "bf16": "bfloat16 autocast",
+    "bf16": "bfloat16 autocast; usual where the machine has units for it",
     "attention": "the package's attention on a CPU instead of nested tensors; needs packed",
     "dropout": "the package's dropout of units on a CPU",
     "compile": "torch.compile",
 }
-USUAL = ("packed", "narrow", "bf16", "attention", "dropout")
+USUAL = ("packed", "narrow", "attention", "dropout", *(["bf16"] if is_bfloat16_fast() else []))
 
 
 class Side:
