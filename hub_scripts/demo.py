@@ -1,8 +1,7 @@
-"""The demonstration: a study on medical questions, its gains in sentences, and some searches."""
+"""The demonstration: a study on medical questions, and some searches."""
 
 import json
 import time
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,8 @@ def run(changes: dict[str, Any], *, command: str) -> None:
         recipe = with_untouched(recipe)
     settings = {"output_dir": "runs/demo", **recipe, **changes}
     results, out = run_study(settings, command=command), Path(settings["output_dir"])
-    print(f"\n{results}\n")
-    print(*gains(results), sep="\n")
+    tables = [results.table(name, with_p=True).to_string() for name in results.bm25.means]
+    print("", *tables, results.explanation, against_bm25(results), sep="\n\n")
     print(f"\nBest passages of BM25 and of {results.best_arm}, fine-tuned, where they differ:")
     named, facts = json.loads((out / SEARCH_FILE).read_text()), results.facts
     collection = load_collection(out / named["collection"], split=facts["split"])
@@ -63,28 +62,12 @@ def with_untouched(recipe: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def gains(results: StudyResults) -> list[str]:
-    """Sentences on the gain of each arm over the control, and of the best arm over BM25."""
-    first, *others = results.bm25.means
-
-    def gain(group: str, arm: str, other: str, measure: str) -> str:
-        evaluations = {**results.groups[group], BM25: results.bm25}
-        own, theirs = (evaluations[name].means[measure] for name in (arm, other))
-        p = p_in_words(results.tests[group, arm, measure, other].p_adjusted)
-        return f"{own:.3f} in place of {theirs:.3f} with {group} ({p})"
-
-    group, arms = list(results.groups.items())[-1]
-    lines = []
-    for arm in results.arms:
-        if arm == (control := results.control_of(arm)):
-            continue
-        found = ", and ".join(gain(each, arm, control, first) for each in results.groups)
-        lines.append(f"{arm} against {control}: {first} {found}.")
-        for measure, each in product(others, results.groups):
-            if not results.tests[each, arm, measure, control].is_significant:
-                lines.append(f"  Not significant: {measure} {gain(each, arm, control, measure)}.")
-    best = max(arms, key=lambda name: arms[name].means[first])
-    return [*lines, f"{best} against {BM25}: {first} {gain(group, best, BM25, first)}."]
+def against_bm25(results: StudyResults) -> str:
+    """A sentence on the gain of the best fine-tuned arm over BM25."""
+    group, best, first = [*results.groups][-1], results.best_arm, next(iter(results.bm25.means))
+    own, lexical = results.last_group[best].means[first], results.bm25.means[first]
+    p = p_in_words(results.tests[group, best, first, BM25].p_adjusted)
+    return f"{best} with {group}: {first} {own:.3f}; {BM25}: {lexical:.3f} ({p})."
 
 
 def show_searches(collection: Collection, bm25: Path, retriever: Path) -> None:

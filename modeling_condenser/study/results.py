@@ -47,8 +47,6 @@ class StudyResults:
     systems: Sequence[str] = ()  # rows that are no arms
     fusions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of each arm's runs
     verdicts: Mapping[str, str] = field(default_factory=dict)  # of adapted arms
-    # Measure -> arm -> its value at some steps, while training.
-    courses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)  # arm -> error
 
     def control_of(self, name: str) -> str:

@@ -9,7 +9,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +63,6 @@ logger = logging.getLogger(__name__)
 SEARCH_FILE = "search.json"
 LABELS_FILE, CURVES_FILE, MAP_FILE = "labels.png", "curves.png", "map.png"
 FINETUNING_FILE = "finetuning.png"
-ZERO_SHOT = f"{training_log.PREFIX}zero_shot_"
-_MOST_STEPS = 6  # of an arm in a table of a measure while training
 
 _Results = Mapping[str, Mapping[str, Sequence[SystemResult]]]
 """The results of one arm: "no labels" or "512 labels" -> system -> those of all seeds."""
@@ -171,7 +168,6 @@ class _Study:
             systems=list(systems),
             fusions=fusions,
             verdicts={name: "; ".join(verdicts) for name, verdicts in self.verdicts.items()},
-            courses=self.courses(trained),
             failures=failures,
         )
         results.write(out)  # here too, because readiness may fail
@@ -300,19 +296,6 @@ class _Study:
         """The run of an arm that is published: with most labels and the first seed."""
         return self.folder(arm, self.last_group, self.seeds(self.last_group)[0])
 
-    def courses(self, arms: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Measure -> arm -> the swap cost or the retrieval at some steps of its training."""
-        names = {"swap cost": "swap_cost"}
-        names |= {f"{m} without labels": f"{ZERO_SHOT}{m}" for m in self.bm25.evaluation.means}
-        found = defaultdict[str, dict[str, Any]](dict)
-        for (measure, name), arm in product(names.items(), arms):
-            if log := read_log(self.out / arm / "pretrain", measure=name):
-                found[measure][arm] = [
-                    {"step": e["step"], "tokens": e.get(training_log.TOKENS, 0), "value": e[name]}
-                    for e in training_log.spread(log, at_most=_MOST_STEPS)
-                ]
-        return found
-
     def describe(self, arms: Iterable[str]) -> dict[str, Any]:
         """What the results depend on, and what they cost."""
         return {
@@ -386,7 +369,7 @@ class _Study:
             if losses:
                 drawn[FINETUNING_FILE] = training_log.draw_curves(losses, shown)
         if trained:
-            logs = {arm: read_log(self.out / arm / "pretrain") for arm in trained}
+            logs = {arm: self.course(arm) for arm in trained}
             drawn[CURVES_FILE] = training_log.draw_curves(logs)
         if topics := choose_topics(self.collection.passages):
             rows, vectors = np.concatenate(list(topics.values())), {}
@@ -399,6 +382,11 @@ class _Study:
         for name, content in drawn.items():
             (self.out / name).write_bytes(content)
         return list(drawn)
+
+    def course(self, arm: str) -> list[dict[str, float]]:
+        """The losses and the readiness of an arm while it was pre-trained."""
+        log = read_log(self.out / arm / "pretrain", measure="step")
+        return [entry for entry in log if "loss" in entry or training_log.is_readiness(entry)]
 
     def publish(self, arm: str, result: SystemResult) -> None:
         """Put the results of an arm's first seed on its retriever's card."""

@@ -127,11 +127,7 @@ def test_a_study_writes_its_results(finished, bert_folder):
     recipes = (folder / f"{arm}/pretrain/recipe.yaml" for arm in ("mlm", "condenser"))
     encoders = [yaml.safe_load(recipe.read_text())["encoder"] for recipe in recipes]
     assert encoders == [str(bert_folder)] * 2
-    log = read(folder, "condenser/pretrain/log.json")
-    logged = [(entry["step"], entry["swap_cost"]) for entry in log if "swap_cost" in entry]
-    row = ", ".join(f"{cost:.3f} ({step}, 0.0)" for step, cost in logged)
     report = (folder / "results.md").read_text()
-    assert [step for step, _ in logged] == [2, 4] and f"| condenser | {row} |" in report
     assert f"| mlm | objective mlm | {seen / 1e6:.2f} | " in report
     assert "| start | the start itself | 0 | 0.0 | " in report
     assert report.startswith("# A small study\n\nDoes it help?\n\n```bash\ncondenser study mine\n")
@@ -143,17 +139,6 @@ def test_a_study_writes_its_results(finished, bert_folder):
     assert pictures == [f"{name}.png" for name in names]
     for name in pictures:
         assert (folder / name).read_bytes() == page.with_name(f"page-{name}").read_bytes()
-
-
-@pytest.mark.slow
-def test_swap_cost_and_retrieval_while_training_are_shown(finished):
-    courses = finished.results.courses
-    assert list(courses) == ["swap cost", *(f"{measure} without labels" for measure in MEASURES)]
-    assert list(courses["swap cost"]) == ["condenser"]
-    entries = courses["R@100 without labels"]["mlm"]
-    assert [entry["step"] for entry in entries] == [0, 2, 4]
-    assert entries[0]["tokens"] == 0 < entries[1]["tokens"] < entries[2]["tokens"]
-    assert f"{entries[2]['value']:.3f} (4, 0.0) |" in (finished.folder / "results.md").read_text()
 
 
 @pytest.mark.slow
