@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 COLUMNS = ("_id", "title", "text")
 _BATCH_ROWS = 8192  # of a fingerprint, which depends on it
 Row = tuple[Any, Any, Any]
-"""Id, title, text; `store_passages` checks that they are strings."""
+"""Id, title, text; `check_passages` checks that they are strings."""
 
 PassageRows = tuple[Iterable[Row], Sequence[Path]]
 """An iterator of rows, and the files that it reads."""
@@ -79,33 +79,40 @@ def store_passages(rows: Iterable[Row], files: Sequence[Path]) -> Dataset:
     Returns:
         Columns `_id`, `title`, `text`, all strings, memory-mapped, in the order of the rows.
     """
-    names = ", ".join(map(str, files))
-
-    def checked() -> Iterator[dict[str, str]]:
-        # Hashes of 64 bits: two of 10 million ids share one with a probability of 3e-6.
-        hashes, n_blank = array("q"), 0
-        for row in rows:
-            if not all(isinstance(value, str) for value in row):
-                raise ValueError(
-                    f"{names}: got the id, title and text {row!r:.100}, expected three texts."
-                )
-            hashes.append(hash(row[0]))
-            check_id(row[0], f"{names}: the id of passage {len(hashes)}")
-            n_blank += not any(map(str.strip, row[1:]))
-            yield dict(zip(COLUMNS, row, strict=True))
-        if not hashes:
-            raise ValueError(f"{names} holds no passages. Is the download complete?")
-        repeated = pd.Series(hashes).duplicated()
-        if repeated.any():
-            raise ValueError(
-                f"{names}: {repeated.sum()} passages repeat the id of another one, the first is "
-                f"passage {repeated.argmax() + 1}; ids must be unique."
-            )
-        if n_blank:
-            logger.warning("%s: %d passages have neither a title nor a text", names, n_blank)
-
+    what = ", ".join(map(str, files))
     features = {column: Value("string") for column in COLUMNS}
-    return store_rows(checked, features, identity=["passages 2", *file_states(files)])
+    identity = ["passages 2", *file_states(files)]
+    return store_rows(lambda: check_passages(rows, what), features, identity=identity)
+
+
+def check_passages(rows: Iterable[Row], what: str) -> Iterator[dict[str, str]]:
+    """Check rows one by one, and yield them by `COLUMNS`; `what` is for the messages.
+
+    Raises:
+        ValueError: an id, title or text is no text, an id has white space, two passages have one
+            id, or there are no passages.
+    """
+    # Hashes of 64 bits: two of 10 million ids share one with a probability of 3e-6.
+    hashes, n_blank = array("q"), 0
+    for row in rows:
+        if not all(isinstance(value, str) for value in row):
+            raise ValueError(
+                f"{what}: got the id, title and text {row!r:.100}, expected three texts."
+            )
+        hashes.append(hash(row[0]))
+        check_id(row[0], f"{what}: the id of passage {len(hashes)}")
+        n_blank += not any(map(str.strip, row[1:]))
+        yield dict(zip(COLUMNS, row, strict=True))
+    if not hashes:
+        raise ValueError(f"{what}: there are no passages, expected at least one.")
+    repeated = pd.Series(hashes).duplicated()
+    if repeated.any():
+        raise ValueError(
+            f"{what}: {repeated.sum()} passages repeat the id of another one, the first is "
+            f"passage {repeated.argmax() + 1}; ids must be unique."
+        )
+    if n_blank:
+        logger.warning("%s: %d passages have neither a title nor a text", what, n_blank)
 
 
 def check_id(name: str, what: str) -> None:

@@ -10,9 +10,10 @@ opened.
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
@@ -20,9 +21,16 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 from datasets import Dataset
 
+from modeling_condenser.collection.chunks import in_chunks
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_dev, load_passages
-from modeling_condenser.collection.passages import COLUMNS, PassageIndex, check_id, iterate_rows
+from modeling_condenser.collection.passages import (
+    COLUMNS,
+    PassageIndex,
+    Row,
+    check_passages,
+    iterate_rows,
+)
 from modeling_condenser.collection.sentences import sentence_starts
 from modeling_condenser.model_files.model_folder import read_json
 from modeling_condenser.runs.progress import show_bars
@@ -233,41 +241,28 @@ def _anywhere(system: System) -> System:
 
 def _write_passages(folder: Path, source: PassageSource) -> None:
     """Check passages and write them into a folder."""
-    passages = _read_passages(source)
+    passages = check_passages(_read_passages(source), "the passages")
     folder.mkdir(parents=True, exist_ok=True)
     with (
         whole_file(folder / PASSAGES_FILE) as file,
         pa.ipc.new_stream(file, _SCHEMA) as stream,
     ):
-        for batch in passages.select_columns(list(COLUMNS)).with_format("arrow").iter(1000):
-            stream.write_table(batch.cast(_SCHEMA))
+        for rows in in_chunks(passages, most=1000, text=itemgetter("text")):
+            stream.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
 
 
-def _read_passages(source: PassageSource) -> Dataset:
+def _read_passages(source: PassageSource) -> Iterable[Row]:
     if isinstance(source, str | Path):
-        return load_passages(source)
-    if not isinstance(source, Dataset):
-        texts: Mapping[Any, Any] = (
-            source if isinstance(source, Mapping) else {str(i): t for i, t in enumerate(source)}
-        )
-        columns = {"_id": [*texts], "title": [""] * len(texts), "text": [*texts.values()]}
-        for name, text in texts.items():
-            if not isinstance(name, str) or not isinstance(text, str):
-                raise ValueError(f"Got {name!r:.80}: {text!r:.80}, expected an id and a text.")
-        source = Dataset.from_dict(columns)
-    elif missing := set(COLUMNS) - set(source.column_names):
-        raise ValueError(f"The data set lacks {', '.join(sorted(missing))}: expected {COLUMNS}.")
-    ids = set[str]()
-    for row in iterate_rows(source.select_columns(list(COLUMNS))):
-        if not all(isinstance(row[name], str) for name in COLUMNS):
-            raise ValueError(f"Got the passage {row!r:.200}, expected texts in {COLUMNS}.")
-        check_id(row["_id"], "the id of a passage")
-        if row["_id"] in ids:
-            raise ValueError(f"Two passages have the id {row['_id']}: give each its own.")
-        ids.add(row["_id"])
-    if not ids:
-        raise ValueError("There are no passages: expected at least one.")
-    return source
+        source = load_passages(source)
+    if isinstance(source, Dataset):
+        if missing := set(COLUMNS) - set(source.column_names):
+            raise ValueError(
+                f"The data set lacks {', '.join(sorted(missing))}: expected {COLUMNS}."
+            )
+        return map(itemgetter(*COLUMNS), iterate_rows(source.select_columns(list(COLUMNS))))
+    if isinstance(source, Mapping):
+        return ((name, "", text) for name, text in source.items())
+    return ((str(place), "", text) for place, text in enumerate(source))
 
 
 def _show(name: str, title: str, text: str, score: float, words: Sequence[str]) -> Passage:

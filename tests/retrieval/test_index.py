@@ -135,9 +135,9 @@ def test_what_does_not_fit_is_refused(tmp_path):
         (FileExistsError, "is not empty", lambda: Index.build(TEXTS, folder=tmp_path / "index")),
         (FileNotFoundError, "holds no complete index", lambda: Index.open(tmp_path / "mine")),
         (ValueError, "is a run file", lambda: Index.build(TEXTS, str(tmp_path / "run.trec"))),
-        (ValueError, "There are no passages", lambda: Index.build([])),
-        (ValueError, "'a': None, expected an id and a text", lambda: index.update({"a": None})),  # type: ignore[dict-item]
-        (ValueError, "Two passages have the id a", lambda: index.update(twice)),
+        (ValueError, "there are no passages", lambda: Index.build([])),
+        (ValueError, "'a', '', None\\), expected three texts", lambda: index.update({"a": None})),  # type: ignore[dict-item]
+        (ValueError, "1 passages repeat the id", lambda: index.update(twice)),
         (
             ValueError,
             "keeps its vectors in its folder",
