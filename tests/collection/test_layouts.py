@@ -174,7 +174,7 @@ CALL = "who?\t__import__('os').abort()"
 @pytest.mark.parametrize(
     ("files", "split", "name", "lines", "message"),
     [
-        (BEIR, "test", "corpus.jsonl", [], "corpus.jsonl holds no passage"),
+        (BEIR, "test", "corpus.jsonl", [], "corpus.jsonl: there are no passages"),
         (BEIR, "test", "corpus.jsonl", ['{"_id": "p1", "te'], "jsonl:1: .* is not JSON"),
         (BEIR, "test", "corpus.jsonl", ['{"_id": 1.5}'], "the id _id or id is 1.5, expected text"),
         (BEIR, "test", "corpus.jsonl", ['{"_id": "1", "txt": "a"}'], "None.*, expected three text"),
