@@ -103,7 +103,7 @@ def finetune(line: "CommandLine") -> None:
     print(f"retriever: {folder}")
     is_ranked = settings.get("objective", "contrastive") in ("contrastive", "margin_mse", "kl")
     if settings.get("collection") and is_ranked:
-        from modeling_condenser.evaluation.verdict import judge_finetuned
+        from modeling_condenser.finetuning.verdict import judge_finetuned
 
         if verdict := judge_finetuned(settings, folder):
             print(f"on dev queries {verdict}")

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "modeling_condenser"
 # Each room may import from those before it.
 ROOMS = (
     "runs model_files publishing collection encoding training pretraining retrieval space mining "
-    "finetuning evaluation analysis adaptation study"
+    "evaluation finetuning analysis adaptation study"
 ).split()
 
 

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from datasets import Dataset, IterableDataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.collection.reduce import reduce_collection
+from modeling_condenser.collection.reduce import sample_collection
 
 from .recipe import Measuring
 
@@ -28,7 +27,14 @@ class Sample:
     def choose(cls, measuring: Measuring, documents: Dataset | IterableDataset) -> "Sample":
         """Choose from documents with a column `text` and perhaps `title`; a stream's first ones."""
         texts = _choose_texts(documents, measuring.texts, seed=measuring.sample_seed)
-        small = None if measuring.collection is None else load_small(measuring)
+        small = None
+        if measuring.collection is not None:
+            small = sample_collection(
+                load_collection(measuring.collection, split=measuring.split),
+                n_queries=measuring.queries,
+                n_passages=measuring.passages,
+                seed=measuring.sample_seed,
+            )
         if small is None:
             matches = list(map(_halves, texts))
         else:  # the passage of the highest grade, then of the lowest id
@@ -45,27 +51,6 @@ class Sample:
         counts = {"queries": len(self.small.queries), "passages": len(self.small.passages)}
         collection = {"name": self.small.name, **counts}
         return {**facts, "pairs_are": "query and judged passage", "collection": collection}
-
-
-def load_small(measuring: Measuring) -> Collection:
-    """Some judged queries with the passages judged for them, and other passages."""
-    collection = load_collection(str(measuring.collection), split=measuring.split)
-    known = {
-        query: {p: grade for p, grade in grades.items() if p not in collection.absent}
-        for query, grades in collection.qrels.items()
-    }
-    judged = [query for query, grades in known.items() if max(grades.values(), default=0) > 0]
-    if not judged:
-        raise ValueError(
-            f"No query of {measuring.collection}, split {measuring.split!r}, has a relevant "
-            "passage: choose another split or collection."
-        )
-    generator = np.random.default_rng(measuring.sample_seed)
-    chosen = generator.permutation(judged)[: measuring.queries].tolist()
-    qrels = {query: known[query] for query in chosen}
-    n_needed = len({passage for grades in qrels.values() for passage in grades})
-    n_others = measuring.passages - n_needed
-    return reduce_collection(collection, qrels, n_others=n_others, generator=generator)
 
 
 def _choose_texts(documents: Any, n: int, *, seed: int) -> list[str]:

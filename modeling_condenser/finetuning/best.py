@@ -3,52 +3,30 @@
 import logging
 from typing import Any
 
-import numpy as np
-from ir_measures import calc_aggregate, nDCG
 from sentence_transformers.base.evaluation import BaseEvaluator
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.reduce import reduce_collection
+from modeling_condenser.collection.reduce import sample_collection
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.retrieval.dense import search_exact_arrays
-from modeling_condenser.retrieval.runs import drop_own_passages, rank_passages
+from modeling_condenser.evaluation.small import measure_small
+from modeling_condenser.evaluation.verdict import MEASURE
 
 logger = logging.getLogger(__name__)
 
-METRIC = "eval_nDCG@10"  # as the log names it
-_DEPTH = 11  # one of which may be the query itself
-_QUERIES, _OTHERS = 200, 800  # that are sampled
+METRIC = f"eval_{MEASURE}"  # as the log names it
 
 
 class DevRanking(BaseEvaluator):
-    """nDCG@10 of a retriever in training, on up to 200 dev queries.
-
-    They search the passages that are judged for them, and 800 random others.
-    """
+    """nDCG@10 of a retriever in training, on up to 200 dev queries and 1,000 passages."""
 
     def __init__(self, retriever: Retriever, dev: Collection, *, seed: int):
         super().__init__()
-        self.retriever, generator = retriever, np.random.default_rng(seed)
-        answerable = [name for name, grades in dev.qrels.items() if max(grades.values()) > 0]
-        names = generator.permutation(answerable)[:_QUERIES].tolist()
-        qrels = {name: dev.qrels[name] for name in names}
-        self.dev = reduce_collection(dev, qrels, n_others=_OTHERS, generator=generator)
+        self.retriever = retriever
+        self.dev = sample_collection(dev, n_queries=200, n_passages=1000, seed=seed)
 
     def __call__(self, *_: Any, **__: Any) -> dict[str, float]:
-        run = search_exact_arrays(
-            self.retriever.encode_passages(self.dev.passages),
-            list(self.dev.passages["_id"]),
-            query_embeddings=self.retriever.encode_queries(list(self.dev.queries.values())),
-            query_ids=list(self.dev.queries),
-            depth=min(_DEPTH, len(self.dev.passages)),
-        )
-        # Ranks for scores, because tools order ties in different ways.
-        ranks = {
-            query: {passage: -float(rank) for rank, (passage, _) in enumerate(rank_passages(found))}
-            for query, found in drop_own_passages(run, self.dev.qrels).items()
-        }
-        return {METRIC: calc_aggregate([nDCG @ 10], self.dev.qrels, ranks)[nDCG @ 10]}
+        return {METRIC: measure_small(self.retriever, self.dev, [MEASURE]).means[MEASURE]}
 
 
 class KeepBest(TrainerCallback):

@@ -1,0 +1,50 @@
+"""Whether fine-tuning made a model better than its start, by dev queries; its card says so."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from modeling_condenser.collection.load import load_dev
+from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.evaluation.verdict import judge
+from modeling_condenser.publishing.card import write_card
+from modeling_condenser.publishing.provenance import read_provenance, write_provenance
+from modeling_condenser.runs.recipe import fill
+
+from .finetune import open_trainable
+from .recipe import FinetuningRecipe
+
+logger = logging.getLogger(__name__)
+
+
+def judge_finetuned(settings: Mapping[str, Any], folder: Path) -> str | None:
+    """Judge a fine-tuned retriever on its collection's dev queries; the card keeps the verdict.
+
+    Args:
+        settings: of the fine-tuning.
+        folder: of the retriever.
+
+    Returns:
+        The verdict; None, with a warning, if the collection has no dev queries.
+    """
+    *stages, own = read_provenance(folder)
+    if "verdict" in own.run:
+        return str(own.run["verdict"])
+    collection = settings["collection"]
+    dev = load_dev(collection, judged="train")
+    if dev is None or not dev.qrels:
+        logger.warning(
+            "%s has no dev queries, so nobody knows whether the fine-tuning helped. Add a split "
+            "dev (qrels/dev.tsv), or compare start and result with `condenser evaluate`.",
+            collection,
+        )
+        return None
+    names = FinetuningRecipe.__annotations__.keys() & settings.keys()
+    (recipe,) = fill({name: settings[name] for name in names}, FinetuningRecipe)
+    start = open_trainable(recipe.encoder, recipe.contract_changes)
+    verdict = str(judge(start, Retriever(folder), dev))
+    write_provenance(folder, [*stages, replace(own, run={**own.run, "verdict": verdict})])
+    write_card(folder)
+    return verdict
