@@ -24,10 +24,9 @@ from modeling_condenser.encoder_parts import save_tokenizer
 from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.publishing.card import CARD_FILE, CURVES_FILE, cite, training_section
 from modeling_condenser.publishing.provenance import (
-    PRETRAINING,
     Stage,
     label_stages,
-    read_stage,
+    read_provenance,
     write_provenance,
 )
 from modeling_condenser.publishing.training_log import draw_curves
@@ -103,10 +102,10 @@ def make_starter(runs: Sequence[Path], out: Path, *, corpus: Path, validation: P
 
 
 def _read_stage(run: Path) -> Stage:
-    stage = read_stage(run, PRETRAINING)
-    if stage is None or not (run / MODEL_FOLDER).is_dir():
-        raise ValueError(f"{run} is not a finished run: it has no recipe or no {MODEL_FOLDER}.")
-    return stage
+    stages = read_provenance(run / MODEL_FOLDER)
+    if not stages:
+        raise ValueError(f"{run} is not a finished run: {MODEL_FOLDER} has no provenance.")
+    return stages[-1]
 
 
 def _validation_losses(

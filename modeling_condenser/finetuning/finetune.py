@@ -3,7 +3,6 @@
 import copy
 import logging
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -25,7 +24,6 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Poolin
 from sentence_transformers.util import SimilarityFunction
 from torch import nn
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
-from transformers.trainer_utils import EvalLoopOutput
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_dev
@@ -36,7 +34,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.model_files.contract import Pooling
 from modeling_condenser.model_files.model_folder import find_model_folder, is_checkpoint
 from modeling_condenser.publishing.export import write_repository
-from modeling_condenser.publishing.provenance import FINETUNING, read_provenance, read_stage
+from modeling_condenser.publishing.provenance import FINETUNING, read_provenance
 from modeling_condenser.runs.run_folder import START, all_checkpoints
 from modeling_condenser.training.run import run_training, scale_learning_rate
 from modeling_condenser.training.trainer import ResumableTrainer
@@ -286,13 +284,6 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         if dev is not None:
             self.add_callback(KeepBest(self))
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """The ranking of the dev queries, whose seconds are not counted as training."""
-        started = time.perf_counter()
-        output = super().evaluation_loop(*args, **kwargs)
-        self.exclude_time(time.perf_counter() - started)
-        return output
-
     def restore_start(self) -> None:
         """Put back the weights that the training started from."""
         start = open_trainable(str(self.encoder.folder), self.recipe.contract_changes)
@@ -305,14 +296,13 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         """Save the repository of the encoder, without its card."""
         if not self.args.should_save:
             return
-        own = read_stage(Path(str(self.args.output_dir)), FINETUNING)
         transformer: Any = self.encoder.model[0]
         write_repository(
             Path(output_dir or str(self.args.output_dir)),
             transformer.model,
             copy.deepcopy(transformer.tokenizer),  # it is changed, but training may continue
             self.encoder.contract,
-            [*read_provenance(self.encoder.folder), *([self.describe_run(own)] if own else [])],
+            [*read_provenance(self.encoder.folder), self.describe_run(FINETUNING)],
             with_card=False,
         )
 

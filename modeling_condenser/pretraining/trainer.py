@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers.trainer_utils import EvalLoopOutput, TrainOutput
+from transformers.trainer_utils import TrainOutput
 
 from modeling_condenser.losses import IGNORE_INDEX, bag_sizes
 from modeling_condenser.packing import is_packing, unpack
@@ -198,13 +198,6 @@ class CondenserTrainer(ResumableTrainer):
         n_blocks = 2 * int(mask.sum()) // mask.shape[1]
         return {name: column[:n_blocks] for name, column in inputs.items()}
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """The Trainer's loop, whose seconds are not counted as training."""
-        started = time.perf_counter()
-        output = super().evaluation_loop(*args, **kwargs)
-        self.exclude_time(time.perf_counter() - started)
-        return output
-
     def compute_loss(
         self,
         model: torch.nn.Module,
@@ -293,9 +286,8 @@ class CondenserTrainer(ResumableTrainer):
         """Save the model, with its provenance beside it."""
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
-            settings = self.identity.settings
-            own = provenance.Stage(provenance.PRETRAINING, provenance.publishable(settings), {})
-            stages = [*provenance.read_start(settings.get("encoder", "")), self.describe_run(own)]
+            before = provenance.read_start(self.identity.settings.get("encoder", ""))
+            stages = [*before, self.describe_run(provenance.PRETRAINING)]
             provenance.write_provenance(Path(output_dir or str(self.args.output_dir)), stages)
 
     def script_settings(self) -> dict[str, Any]:

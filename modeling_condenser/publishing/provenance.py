@@ -17,10 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-import yaml
-
 from modeling_condenser.model_files.model_folder import STARTER, STARTER_FOLDER, STARTER_TITLE
-from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE, describe_machine
+from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import (
     checksum_file,
     read_json,
@@ -64,12 +62,10 @@ class Stage:
     readiness: list[dict[str, float]] = field(default_factory=list)
 
 
-def read_stage(run_folder: Path, name: str) -> Stage | None:
-    """The stage of a run folder; None if it is not a run folder."""
-    if not (run_folder / RECIPE_FILE).is_file():
-        return None
-    recipe = yaml.safe_load((run_folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
-    run, log = read_json(run_folder / RUN_FILE, {}), read_json(run_folder / LOG_FILE, [])
+def describe_stage(
+    name: str, recipe: Mapping[str, Any], run: Mapping[str, Any], log: Sequence[Mapping[str, Any]]
+) -> Stage:
+    """A stage with what may be published of its settings, its record and its log."""
     record = publishable(recipe), publishable(run)
     return Stage(name, *record, thin_log(log), readiness_entries(log))
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import (
     PREFIX_CHECKPOINT_DIR,
+    EvalLoopOutput,
     HubStrategy,
     TrainOutput,
     rotate_checkpoints,
@@ -26,9 +26,8 @@ from transformers.trainer_utils import (
 from transformers.utils import PushInProgress
 
 from modeling_condenser.publishing.card import write_card
-from modeling_condenser.publishing.provenance import Stage, publishable
+from modeling_condenser.publishing.provenance import Stage, describe_stage
 from modeling_condenser.publishing.push import commit_folder
-from modeling_condenser.publishing.training_log import readiness_entries, thin_log
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
     RUN_FILE,
@@ -101,11 +100,14 @@ class ResumableTrainer(Trainer):
         seconds, steps = round(self.train_seconds, 3), self.state.global_step
         return {**self.facts, "seed": self.args.seed, "steps": steps, "train_seconds": seconds}
 
-    def describe_run(self, stage: Stage) -> Stage:
-        """A stage of this training, with the record and the log so far."""
-        log, run = self.state.log_history, {**describe_machine(), **self.run_facts()}
-        measured = readiness_entries(log)
-        return replace(stage, run=publishable(run), log=thin_log(log), readiness=measured)
+    def describe_run(self, name: str) -> Stage:
+        """This training as a stage, with the record and the log so far."""
+        return describe_stage(
+            name,
+            self.identity.settings,
+            {**describe_machine(), **self.run_facts()},
+            self.state.log_history,
+        )
 
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
@@ -178,6 +180,13 @@ class ResumableTrainer(Trainer):
     def train_seconds(self) -> float:
         """Seconds of the training so far, over all sessions of a run that was resumed."""
         return (time.perf_counter() if self._ended is None else self._ended) - self._started
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """The Trainer's loop, whose seconds are not counted as training."""
+        started = time.perf_counter()
+        output = super().evaluation_loop(*args, **kwargs)
+        self.exclude_time(time.perf_counter() - started)
+        return output
 
     def exclude_time(self, seconds: float) -> None:
         """Do not count these seconds as training, because something else took them."""

@@ -13,11 +13,12 @@ from transformers import AutoTokenizer
 
 from modeling_condenser import condenser_from_encoder
 from modeling_condenser.publishing.card import write_card
-from modeling_condenser.publishing.provenance import PRETRAINING, read_stage, write_provenance
+from modeling_condenser.publishing.provenance import PRETRAINING, describe_stage, write_provenance
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
     RunIdentity,
     claim_run_folder,
+    describe_machine,
     record_run,
 )
 
@@ -51,11 +52,12 @@ def make_run(encoder: Path, folder: Path) -> Path:
         for name, parameter in model.named_parameters():
             if "pooler" not in name:
                 parameter.add_(0.2 * torch.randn_like(parameter))
-    record_run(folder, {"objective": "condenser", "seed": 7, "steps": 11})
+    run = {"objective": "condenser", "seed": 7, "steps": 11}
+    record_run(folder, run)
     model.save_pretrained(folder / MODEL_FOLDER)
     AutoTokenizer.from_pretrained(encoder).save_pretrained(folder / MODEL_FOLDER)
-    stage = read_stage(folder, PRETRAINING)
-    assert stage
+    run |= describe_machine()
+    stage = describe_stage(PRETRAINING, settings, run, [])
     write_provenance(folder / MODEL_FOLDER, [stage])
     write_card(folder / MODEL_FOLDER)
     return folder

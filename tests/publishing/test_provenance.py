@@ -31,14 +31,6 @@ def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path):
         EncodingContract.load(tmp_path / "empty")
 
 
-def make_run(folder: Path, recipe: dict, *log: dict) -> Path:
-    (folder / "model").mkdir(parents=True)
-    run = {"data": "/home/me/data.json", "steps": 3}
-    for name, content in {"recipe.yaml": recipe, "run.json": run, "log.json": log}.items():
-        (folder / name).write_text(json.dumps(content))
-    return folder
-
-
 def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path):
     recipe = {"encoder": "./start", "hub_token": "not-a-real-one", "corpus": "/home/me/notes.txt"}
     log = [
@@ -47,7 +39,8 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
         {"loss": float("nan"), "late_loss": 8.0, "step": 2, "num_input_tokens_seen": 77},
         {"train_runtime": 60.0, "train_loss": 8.5, "step": 2},
     ]
-    stage = provenance.read_stage(make_run(tmp_path / "mine", recipe, *log), "Pre-training")
+    run = {"data": "/home/me/data.json", "steps": 3}
+    stage = provenance.describe_stage("Pre-training", recipe, run, log)
     assert stage == Stage(
         "Pre-training",
         recipe={"encoder": "local: start", "corpus": "local: notes.txt"},
