@@ -48,8 +48,8 @@ def collect(
 ) -> Collected:
     """Write the passages of files as a collection, in a new folder or that of an earlier call.
 
-    A text file (.txt, .md, .html, .pdf, .docx) is one document, a table (.csv, .tsv, .jsonl, .json,
-    .parquet) has one in each row. Documents are cut at headings and between sentences.
+    A text file (.txt, .rst, .md, .html, .pdf, .docx) is one document, a table (.csv, .tsv, .jsonl,
+    .json, .parquet) has one in each row. Documents are cut at headings and between sentences.
 
     Args:
         folders: folders with files at any depth, or files.

@@ -21,7 +21,7 @@ TEXT_COLUMNS = ("text", "content", "body")
 NO_TEXT, RAGGED_ROWS = "no text", "rows with more fields than columns"
 _TABLE_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 _INSTALL_HINT = 'pip install -c constraints.txt -e ".[documents]"'
-_DOCUMENT_ENDINGS = (".txt", ".md", ".markdown", ".html", ".htm", ".pdf", ".docx")
+_DOCUMENT_ENDINGS = (".txt", ".rst", ".md", ".markdown", ".html", ".htm", ".pdf", ".docx")
 _SKIPPED = "title script style template noscript svg nav footer".split()
 _HEADINGS = [f"h{level}" for level in range(1, 7)]
 _LONGEST_HEADING = 200  # characters; a longer one lacks its end
@@ -216,7 +216,7 @@ def read_document(file: Path, encoding: str | None = None) -> tuple[Document, st
     if ending in _LIBRARIES:
         return _LIBRARIES[ending](file), "utf-8"
     text, found = decode_file(file, encoding)
-    if ending == ".txt":
+    if ending in (".txt", ".rst"):
         text = text.strip()
         return Document("", [Section((), text)] if text else []), found
     return (parse_markdown if ending in (".md", ".markdown") else parse_html)(text), found

@@ -62,7 +62,7 @@ def messy(tmp_path):
     (folder / ".git").mkdir()
     (folder / ".git" / "hidden.txt").write_text("hidden")
     (folder / "~$open.docx").write_bytes(bytes(162))  # Word's, while a document is open
-    (folder / "de.txt").write_bytes(GERMAN.encode("cp1252"))
+    (folder / "de.rst").write_bytes(GERMAN.encode("cp1252"))
     (folder / "fr.txt").write_bytes(f"{FRENCH}\r\nFin.".encode("cp1252"))
     (folder / "deep" / "zh one.txt").write_bytes(CHINESE.encode("gb18030"))
     (folder / "deep" / "er" / "utf16.txt").write_text("Sixteen bits.", encoding="utf-16")
@@ -89,7 +89,7 @@ def test_a_messy_folder_is_read_and_all_that_is_left_out_is_named(messy, tmp_pat
     texts = {row["_id"]: (row["title"], row["text"], row["headings"]) for row in rows}
     long = {name: texts.pop(name) for name in list(texts) if "long.txt" in name}
     assert texts == {
-        "my_files/de.txt#1": ("de", GERMAN, ""),
+        "my_files/de.rst#1": ("de", GERMAN, ""),
         "my_files/deep/er/utf16.txt#1": ("utf16", "Sixteen bits.", ""),
         "my_files/deep/page.html#1": ("Refunds", "Any item can be returned.", ""),
         "my_files/deep/page.html#2": (
@@ -228,7 +228,7 @@ def test_a_messy_folder_is_evaluated_and_searched_and_the_index_follows_its_chan
 
     index = Index.build(out, "bm25", folder=tmp_path / "index")
     assert find("wie groß ist die Straße") == [GERMAN]
-    (messy / "de.txt").unlink()
+    (messy / "de.rst").unlink()
     (messy / "new.txt").write_text("Whales sing at night.", encoding="utf-16")
     (messy / "trees.json").write_text(json.dumps(rows[1:]))
     collect([str(messy)], out, labels=str(table))
