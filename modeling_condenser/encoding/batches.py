@@ -26,6 +26,10 @@ from modeling_condenser.encoder_parts import position_offset
 _TEXTS_A_CALL = 512  # limits memory: the tokenizer keeps offsets and strings of all tokens
 _CHARACTERS_A_TOKEN = 16  # that a text is cut to; three times as many as a token of English has
 _MARGIN = 256  # characters before a cut whose tokens may be others without it
+# In batches of such shapes, torch's kernels for CPUs add the numbers of a text in the same order.
+# In batches of fewer tokens, threads may share a sum (MKL, in encoders of up to 1,024 units).
+LENGTH_MULTIPLE = 16
+_LEAST_TOKENS = 512
 
 Tokens = Mapping[str, Sequence[np.ndarray]]
 """`input_ids` and optionally `token_type_ids` -> (tokens,) int32 of each text."""
@@ -96,27 +100,44 @@ def _tokenize_heads(
 
 
 def make_batches(
-    texts: Tokens, *, tokenizer: PreTrainedTokenizerBase, token_budget: int, packed: bool = False
+    texts: Tokens,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    token_budget: int,
+    packed: bool = False,
+    exact: bool = False,
 ) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
     """Make the batches of `plan_batches`.
 
+    With `exact`, the other texts of a padded batch do not change the bits of a vector on a CPU:
+    lengths are rounded up to a multiple of 16, and a small batch is filled up with copies.
+
     Yields:
-        The rows of a batch, (B,) int64, and the model's inputs on the CPU: (B, T) int64 columns if
-        padded, or those of `lay_end_to_end`, whose filler counts as one more text.
+        The rows of a batch, (B,) int64, and the model's inputs on the CPU: int64 columns, (B, T) or
+        with copies after B, if padded, or those of `lay_end_to_end`, whose filler counts as one
+        more text.
     """
     lengths = np.array([len(ids) for ids in texts["input_ids"]], dtype=np.int64)
+    widths = lengths
+    if exact:
+        widths = -(-np.maximum(lengths, 1) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
     how: Any = {"batch_first": True, "padding_side": tokenizer.padding_side}
-    for rows in plan_batches(lengths, token_budget=token_budget, packed=packed):
-        columns = {name: [torch.from_numpy(ids[i]) for i in rows] for name, ids in texts.items()}
+    for rows in plan_batches(widths, token_budget=token_budget, packed=packed):
+        width = int(widths[rows[0]])
+        least = min(-(-_LEAST_TOKENS // width), token_budget // width) if exact else 0
+        filled = np.resize(rows, max(len(rows), least))  # repeats the rows
+        columns = {name: [torch.from_numpy(ids[i]) for i in filled] for name, ids in texts.items()}
         if packed:
             joined = {name: (torch.cat(column), fill[name]) for name, column in columns.items()}
             yield rows, packing.lay_end_to_end(lengths[rows].tolist(), joined)
             continue
-        mask = [torch.ones_like(ids) for ids in columns["input_ids"]]
-        batch = {"attention_mask": pad_sequence(mask, **how).long()}  # (B, T), as all columns
+        widest = torch.zeros(width, dtype=torch.int32)  # pads the others, and is left out
+        mask = [*map(torch.ones_like, columns["input_ids"]), widest]
+        batch = {"attention_mask": pad_sequence(mask, **how)[:-1].long()}  # (B, T), as all columns
         for name, column in columns.items():
-            batch[name] = pad_sequence(column, padding_value=fill[name], **how).long()
+            padded = pad_sequence([*column, widest], padding_value=fill[name], **how)
+            batch[name] = padded[:-1].long()
         yield rows, batch
 
 

@@ -21,9 +21,10 @@ from torch.nn import functional as F
 from tqdm.auto import tqdm
 
 from modeling_condenser.collection.chunks import rows_a_read
+from modeling_condenser.encoder_parts import n_positions
 from modeling_condenser.runs.progress import bar
 
-from .batches import Tokens, accept_packed, make_batches, tokenize_texts
+from .batches import LENGTH_MULTIPLE, Tokens, accept_packed, make_batches, tokenize_texts
 from .embeddings import Dtype, Embeddings, check_vectors, find_best
 from .opening import fingerprint_retriever, open_encoder
 from .unknown_tokens import warn_of_unknown
@@ -102,6 +103,10 @@ class Retriever:
         # Float32 is padded, as in the evaluation script of an export.
         self._has_warned = False
         self._is_packed = dtype == "bfloat16" and accept_packed(self.model)
+        # Lengths cannot be rounded up beyond the positions. Int8 scales are those of a batch.
+        longest = n_positions(self.model[0].model) or LENGTH_MULTIPLE
+        can_round = longest % LENGTH_MULTIPLE == 0 and not self._is_packed
+        self._is_exact = can_round and is_cpu and dtype != "int8"
 
     def __repr__(self) -> str:
         contract, device = self.contract, str(self.model.device)
@@ -149,7 +154,9 @@ class Retriever:
         """
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
-        return self._encode(passages, contract.passage, length, prompt, shown)
+        return self._encode(
+            passages, contract.passage, length, prompt, exact=self._is_exact, shown=shown
+        )
 
     def search(
         self, queries: Sequence[str], passages: Sequence[str] | Embeddings, *, depth: int = 10
@@ -199,6 +206,8 @@ class Retriever:
         write: Callable[[str, str], str],
         max_length: int,
         prompt: str,
+        *,
+        exact: bool = False,
         shown: tqdm | None = None,
     ) -> np.ndarray:
         """Encode `write(title, text)` of each row."""
@@ -235,12 +244,17 @@ class Retriever:
                 coming = reader.submit(tokenize, first + WINDOW)
                 self._check_unknown(tokens)
                 found = vectors[first : first + WINDOW]
-                self._encode_window(tokens, extra, found, shown)
+                self._encode_window(tokens, extra, found, exact, shown)
                 check_vectors(found, len(found), first=first)
         return vectors
 
     def _encode_window(
-        self, tokens: Tokens, extra: dict[str, int], vectors: np.ndarray, shown: tqdm
+        self,
+        tokens: Tokens,
+        extra: dict[str, int],
+        vectors: np.ndarray,
+        exact: bool,
+        shown: tqdm,
     ) -> None:
         """Encode the N texts of a window into `vectors`, (N, D).
 
@@ -255,11 +269,12 @@ class Retriever:
             tokenizer=self.model.tokenizer,
             token_budget=self.token_budget,
             packed=self._is_packed,
+            exact=exact,
         ):
             features = {name: self._move(column) for name, column in batch.items()}
             part = self.model({**extra, **features})["sentence_embedding"].float()
             order.append(rows)
-            parts.append(part[: len(rows), : self.dimension])  # without the filler
+            parts.append(part[: len(rows), : self.dimension])  # without filler and copies
             n_tokens += int(lengths[rows].sum())
             n_texts = len(lengths) * n_tokens // int(lengths.sum())
             shown.update(n_texts - n_shown)

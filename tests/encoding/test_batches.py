@@ -63,6 +63,21 @@ def test_a_padded_batch_is_what_the_tokenizer_itself_would_pad(side, tokenizer, 
     assert batches.tokenize_texts(tokenizer, MIXED, max_length=30).keys() == {"input_ids"}
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_exact_batches_have_whole_widths_and_are_filled_up_with_copies(side, tokenizer):
+    tokenizer.padding_side = side
+    lengths = (3, 40, 16, 330, 17, 1)
+    texts = {"input_ids": [np.arange(n, dtype=np.int32) for n in lengths]}
+    how: Any = {"tokenizer": tokenizer, "token_budget": 700, "exact": True}
+    made = list(batches.make_batches(texts, **how))
+    assert [rows.tolist() for rows, _ in made] == [[3, 1], [4, 0, 2, 5]]
+    for (rows, batch), shape in zip(made, [(2, 336), (16, 32)], strict=True):
+        assert batch["input_ids"].shape == shape
+        repeated = np.resize([lengths[row] for row in rows], shape[0])
+        assert batch["attention_mask"].sum(dim=1).tolist() == repeated.tolist()
+        assert batch["attention_mask"][:, 0 if side == "right" else -1].all()
+
+
 @pytest.mark.parametrize("kind", ["BERT", "RoBERTa", "XLM-RoBERTa"])
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_of_a_long_text_no_more_is_tokenized_than_is_read(kind, side, texts, monkeypatch):

@@ -235,16 +235,18 @@ def test_vectors_of_an_older_version_open_and_are_encoded_again_where_passages_c
     assert all_bytes(again) == hash_vectors(passages).tobytes()
 
 
-def test_an_update_is_a_fresh_encoding_but_for_float_error(bert_folder, tmp_path):
-    retriever, (passages, _) = Retriever(bert_folder, pooling="mean", device="cpu"), next_week()
-    encode_collection(retriever, PASSAGES, tmp_path / "e", shard_size=9)
+def test_an_update_is_a_fresh_encoding_bit_for_bit(texts, tmp_path):
+    """Of `starter`: in smaller encoders, the batch changes no bits in any case."""
+    retriever = Retriever("starter", pooling="mean", device="cpu", passage_max_length=64)
+    words = " ".join(texts).split()
+    mixed = [" ".join(words[7 * i : 8 * i + 1]) for i in range(50)]  # of 1 to 50 words
+    columns = {"_id": [f"p{i}" for i in range(50)], "title": [""] * 50, "text": mixed}
+    passages = Dataset.from_dict(columns)
+    encode_collection(retriever, passages.select(range(0, 50, 2)), tmp_path / "e", shard_size=9)
     made = encode_collection(retriever, passages, tmp_path / "e", shard_size=9)
-    fresh = encode_collection(retriever, passages, tmp_path / "fresh", shard_size=9)
-    vectors, expected = (each.vectors(np.arange(98)) for each in (made, fresh))
-    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
-    for query in ("text 40", "title new"):
-        found, wanted = (retriever.search([query], each, depth=9)[0] for each in (made, fresh))
-        assert [passage for passage, _ in found] == [passage for passage, _ in wanted]
+    assert made.record["n_encoded"] == 25
+    fresh = encode_collection(retriever, passages, tmp_path / "fresh", shard_size=30)
+    assert all_bytes(made) == all_bytes(fresh)
 
 
 def test_vectors_of_other_passages_alone_are_not_replaced(bert_folder, tmp_path):
