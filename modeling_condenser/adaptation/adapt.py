@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from sentence_transformers import CrossEncoder
 from transformers import AutoConfig
 
 from modeling_condenser.collection.collection import Qrels, fingerprint_passages
@@ -36,6 +35,7 @@ from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.finetuning.finetune import open_trainable
+from modeling_condenser.mining.miner import RelevanceScorer
 from modeling_condenser.model_files.contract import states_encoding
 from modeling_condenser.model_files.model_folder import find_model_folder, module_paths
 from modeling_condenser.publishing.export import write_repository
@@ -56,7 +56,7 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import read_json, write_json
 
 from .corpus import describe, read_passages
-from .cross_encoder import open_cross_encoder, rescore
+from .cross_encoder import rescore
 from .queries import JUDGED, Query, make_queries, read_queries
 from .recipe import AdaptationRecipe, MapSettings
 from .vector_map import Teacher, TrainingQueries, apply_map, fit_maps, select_queries
@@ -107,7 +107,7 @@ def adapt(settings: Mapping[str, Any]) -> Adaptation:
     defaults = {**asdict(AdaptationRecipe("", "", "")), **asdict(MapSettings())}
     check_run_folder(out, RunIdentity(settings, defaults=defaults))
     start = open_start(recipe)
-    teacher = None if recipe.teacher is None else open_cross_encoder(recipe.teacher)
+    teacher = None if recipe.teacher is None else RelevanceScorer(recipe.teacher)
     passages = read_passages(recipe.corpus, start)
     queries = collect_queries(recipe, passages)
     identity = RunIdentity(
@@ -191,7 +191,7 @@ class _Adapter:
         start: Retriever,
         passages: Dataset,
         queries: list[Query],
-        cross_encoder: CrossEncoder | None,
+        cross_encoder: RelevanceScorer | None,
     ) -> None:
         self.recipe, self.settings, self.start, self.passages = recipe, settings, start, passages
         self.queries, self.out = queries, Path(recipe.output_dir)

@@ -40,7 +40,7 @@ class Candidate(NamedTuple):
 
 
 class RelevanceScorer:
-    """Scores passages for a query with a cross-encoder.
+    """Scores pairs of a query and a passage with a cross-encoder.
 
     The scores find false negatives among candidates (RocketQA, Qu et al. 2020) and are used for
     distillation. A score is the log-odds of "relevant", before the activation function of the
@@ -65,10 +65,9 @@ class RelevanceScorer:
                 "cross-encoder with 1 or 2 labels, such as cross-encoder/ms-marco-MiniLM-L6-v2."
             )
 
-    def score(self, query: str, passages: Sequence[str]) -> list[float]:
-        """Return the log-odds of relevance of N passages."""
-        pairs: Any = [(query, text) for text in passages]
-        logits: Any = self._model.predict(pairs, show_progress_bar=False)
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Return the log-odds of relevance of N pairs."""
+        logits: Any = self._model.predict([*pairs], show_progress_bar=False)
         scores = np.asarray(logits, dtype=np.float64)  # (N,) or (N, 2)
         return (scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores).tolist()
 
@@ -207,8 +206,8 @@ class Miner:
         """Score passages for a query; NaN without a cross-encoder."""
         if self.scorer is None:
             return [math.nan] * len(passage_ids)
-        texts = self._texts(passage_ids)
-        return self.scorer.score(self.collection.queries[query_id], [texts[p] for p in passage_ids])
+        query, texts = self.collection.queries[query_id], self._texts(passage_ids)
+        return self.scorer.score([(query, texts[passage_id]) for passage_id in passage_ids])
 
     def _texts(self, passage_ids: Iterable[str]) -> dict[str, str]:
         """Return passage id -> title and text, joined."""

@@ -20,13 +20,14 @@ from transformers import AutoModel
 from modeling_condenser.adaptation import adapt as stage
 from modeling_condenser.adaptation.adapt import adapt, collect_queries
 from modeling_condenser.adaptation.corpus import cut_text, read_passages
-from modeling_condenser.adaptation.cross_encoder import open_cross_encoder, rescore
+from modeling_condenser.adaptation.cross_encoder import rescore
 from modeling_condenser.adaptation.queries import Query
 from modeling_condenser.adaptation.recipe import AdaptationRecipe
 from modeling_condenser.adaptation.vector_map import TrainingQueries
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.verdict import judge
+from modeling_condenser.mining.miner import RelevanceScorer
 from tests.encoding.making import save_modules
 from tests.mining.test_miner import make_cross_encoder
 from tests.publishing.making import write_collection
@@ -226,8 +227,8 @@ def test_a_cross_encoder_scores_the_own_passage_and_the_hard_ones(published, cor
     queries.append(Query("Oslo", 3, "file", (5,), (2.0, 1.0)))
     hard = np.random.default_rng(0).permuted(np.tile(np.arange(30), (21, 1)), axis=1)[:, :16]
     vectors = np.zeros((21, 4), dtype=np.float32)
-    model = open_cross_encoder(str(cross_encoder))
-    scored = rescore(TrainingQueries(queries, vectors, hard), passages, model)
+    scorer = RelevanceScorer(cross_encoder)
+    scored = rescore(TrainingQueries(queries, vectors, hard), passages, scorer)
     assert scored.queries[20] == queries[20]
     reference = CrossEncoder(str(cross_encoder))
     for row, query in enumerate(scored.queries[:20]):
@@ -255,7 +256,7 @@ def test_the_teacher_changes_the_adapted_model(adapted, cross_encoder, tmp_path,
 
 
 def test_a_classifier_is_no_teacher(published, bert_folder, corpus, tmp_path):
-    folder = make_cross_encoder(tmp_path / "classifier", bert_folder, n_labels=2)
-    with pytest.raises(ValueError, match="with 2 labels, expected a cross-encoder"):
+    folder = make_cross_encoder(tmp_path / "classifier", bert_folder, n_labels=3)
+    with pytest.raises(ValueError, match="3 labels.* is not a cross-encoder"):
         adapt(settings(published, corpus, tmp_path / "out", teacher=str(folder)))
     assert not (tmp_path / "out").exists()

@@ -54,9 +54,8 @@ def plain_logits(folder: Path, pairs: list[tuple[str, str]], max_length: int = 6
         return [model(**tokenizer(*pair, **settings)).logits[0].tolist() for pair in pairs]
 
 
-QUERY = "another query about time"
 PASSAGES = ["A passage.", "The second passage is quite a bit longer than the first. " * 4, "No."]
-PAIRS = [(QUERY, passage) for passage in PASSAGES]
+PAIRS = [("another query about time", passage) for passage in PASSAGES]
 
 
 def test_scores_are_the_logits_of_transformers_alone_whatever_is_applied_to_them(
@@ -66,7 +65,7 @@ def test_scores_are_the_logits_of_transformers_alone_whatever_is_applied_to_them
     model = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Sigmoid())
     model.save_pretrained(str(tmp_path / "saved"))
     expected = [row[0] for row in plain_logits(folder, PAIRS)]
-    scores = RelevanceScorer(tmp_path / "saved", device="cpu").score(QUERY, PASSAGES)
+    scores = RelevanceScorer(tmp_path / "saved", device="cpu").score(PAIRS)
     assert np.ptp(scores) > 0.05
     np.testing.assert_allclose(scores, expected, atol=1e-5)
 
@@ -74,7 +73,7 @@ def test_scores_are_the_logits_of_transformers_alone_whatever_is_applied_to_them
 def test_two_labels_give_a_difference_of_logits_and_other_models_are_refused(bert_folder, tmp_path):
     folder = make_cross_encoder(tmp_path / "2", bert_folder, n_labels=2)
     expected = [row[1] - row[0] for row in plain_logits(folder, PAIRS)]
-    scores = RelevanceScorer(folder, device="cpu").score(QUERY, PASSAGES)
+    scores = RelevanceScorer(folder, device="cpu").score(PAIRS)
     np.testing.assert_allclose(scores, expected, atol=1e-5)
     with pytest.raises(ValueError, match="BertForMaskedLM, .* is not a cross-encoder"):
         RelevanceScorer(bert_folder)
