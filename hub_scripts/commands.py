@@ -98,6 +98,8 @@ def finetune(line: "CommandLine") -> None:
 
     settings = line.read(FinetuningRecipe, TrainingArguments, further=TRAINER_HELP)
     from modeling_condenser.finetuning.finetune import finetune as train
+    from modeling_condenser.model_files.contract import states_encoding
+    from modeling_condenser.model_files.model_folder import find_model_folder
 
     folder = train(settings)
     print(f"retriever: {folder}")
@@ -114,7 +116,8 @@ def finetune(line: "CommandLine") -> None:
     else:
         yours = "" if settings.get("collection") else "COLLECTION"
         how = (settings.get("collection") or yours, "--baseline", "bm25")
-    _print_next("evaluate", folder, *how, yours=yours)
+    start = [name for name in [settings["encoder"]] if states_encoding(find_model_folder(name))]
+    _print_next("evaluate", folder, *start, *how, yours=yours)
 
 
 def encode(line: "CommandLine") -> None:

@@ -89,7 +89,8 @@ def run(line: CommandLine) -> None:
         found = find(searcher, passages, query, depth=fields.k)
         found = [passage | places.get(passage["id"], {}) for passage in found]
         answer = json.dumps({"query": query, "passages": found}, ensure_ascii=False)
-        print(answer if fields.json else _as_text(found), flush=True)
+        title = f"{query}\n" if fields.query is None and not sys.stdin.isatty() else ""
+        print(answer if fields.json else title + _as_text(found), flush=True)
 
 
 def find(searcher: Searcher, passages: Dataset, query: str, *, depth: int) -> list[dict[str, Any]]:
@@ -141,8 +142,11 @@ def _read_study(fields: SearchFields) -> SearchFields:
 
 
 def _ask() -> Iterator[str]:
-    """Yield queries from standard input until an empty line."""
+    """Yield the queries of standard input; on a terminal, an empty line ends them."""
     prompt = "query: " if sys.stdin.isatty() else ""
     with contextlib.suppress(EOFError, KeyboardInterrupt):
-        while query := input(prompt).strip():
-            yield query
+        while True:
+            if query := input(prompt).strip():
+                yield query
+            elif prompt:
+                return

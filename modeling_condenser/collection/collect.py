@@ -69,7 +69,7 @@ def collect(
         ValueError: `out` holds something else, a setting is wrong, or there is no document.
     """
     target, sources = Path(out), as_list(folders)
-    _check(target, labels, encoding)
+    _check(sources, target, labels, encoding)
     cut = _open_cutter(model, max_tokens, overlap)
     files = find_files(sources, without=[target.resolve(), Path(labels or out).resolve()])
     done = Collected(str(out))
@@ -87,8 +87,14 @@ def collect(
     return done
 
 
-def _check(target: Path, labels: str | None, encoding: str | None) -> None:
+def _check(sources: list[str], target: Path, labels: str | None, encoding: str | None) -> None:
     """Check that nothing will be lost, before hours of reading."""
+    for source in sources:
+        if (Path(source) / FACTS_FILE).is_file():
+            raise ValueError(
+                f"{source} is a collection that `collect` wrote: name folders of documents, and "
+                'last the folder to write. A list is one word: --text_column "[answer, body]".'
+            )
     if labels and not Path(labels).is_file():
         raise FileNotFoundError(f"There is no file {labels}.")
     if target.is_dir() and any(target.iterdir()) and not (target / FACTS_FILE).is_file():
@@ -167,6 +173,7 @@ def _write_passages(
                 ids.append(seen.setdefault(hash_text(copied), own))
                 if ids[-1] != own:
                     done.left_out["passages"]["copies of another passage"] += 1
+                    done.copies[own] = ids[-1]
                     continue
                 if not is_whole:
                     done.notes["passages"]["cut within a sentence"] += 1

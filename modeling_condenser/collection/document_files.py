@@ -74,6 +74,7 @@ class Collected:
         left_out: of these, why they are not in the collection -> how many.
         notes: of these, other figures.
         unread: file -> why it was not read, or not to its end.
+        copies: id of a passage that is left out -> that of the same one, which is kept.
     """
 
     folder: str
@@ -81,6 +82,7 @@ class Collected:
     left_out: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     notes: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     unread: dict[str, str] = field(default_factory=dict)
+    copies: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = []
@@ -179,7 +181,6 @@ class FileReader:
 
     def _read_table(self, name: str, path: Path) -> Iterator[FoundDocument]:
         rows, n_ragged, encoding = read_any_rows(path, self.encoding)
-        self._note_encoding(encoding)
         if n_ragged:
             self.done.counts["documents"] += n_ragged
             self.done.left_out["documents"][RAGGED_ROWS] += n_ragged
@@ -198,6 +199,7 @@ class FileReader:
                 f"there is no column {' or '.join(self.text_columns)}, only "
                 f"{', '.join(map(str, columns)) or 'an empty table'}. Name one with --text_column."
             )
+        self._note_encoding(encoding)
 
 
 def _first(row: Mapping[str, Any], columns: Sequence[str]) -> Any:

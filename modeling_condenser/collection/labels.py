@@ -112,7 +112,7 @@ def _find_passages(
         if not question:
             left_out["no question"] += 1
         elif not passages:
-            left_out["no such passage"] += 1
+            left_out["no such passage, or several documents"] += 1
             unknown.append(text or name)
         elif text and len({owners[passage] for passage in passages}) > _MOST_DOCUMENTS:
             left_out[f"the text is in more than {_MOST_DOCUMENTS} documents"] += 1
@@ -120,7 +120,10 @@ def _find_passages(
             judged.setdefault(plain_text(question), (question, set()))[1].update(passages)
     if unknown:
         names_shown = ", ".join(f"{name!r:.80}" for name in unknown[:3])
-        logger.warning("Labels that fit no passage, or several documents: %s", names_shown)
+        logger.warning(
+            "Labels that fit no passage, or several documents (of a table, give the row's id): %s",
+            names_shown,
+        )
     return list(judged.values())
 
 

@@ -142,7 +142,7 @@ def _find_kept(earlier: Embeddings, new: Embeddings) -> _Kept | None:
     rows = np.where((old_hashes[rows] == hashes) & same_ids & is_there, rows, -1)
     n_kept = int((rows >= 0).sum())
     logger.info(
-        "%s: %d passages are new or changed, %d are kept, and %d of the earlier ones are not.",
+        "%s: %d new or changed passages are encoded, %d kept, %d deleted or changed ones dropped.",
         *(earlier.folder, len(rows) - n_kept, n_kept, earlier.n_passages - n_kept),
     )
     return _Kept(earlier, rows)

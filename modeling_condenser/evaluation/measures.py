@@ -121,7 +121,8 @@ def evaluate_run(
     wanted, answers = check_measures(measures), answers or {}
     depth = max(map(len, run.values()), default=0)
     if deeper := [n for n, measure in wanted.items() if measure.params.get("cutoff", 0) > depth]:
-        logger.warning("%s look deeper than the %d passages of the run", ", ".join(deeper), depth)
+        needed = ", ".join(deeper)
+        logger.warning("The run has %d passages a query, fewer than %s needs.", depth, needed)
     hits = {name: m for name, m in wanted.items() if name.startswith("Hit")}
     graded = {name: m for name, m in wanted.items() if name not in hits}
     for names, given, what in ((hits, answers, "answers"), (graded, qrels, "qrels")):

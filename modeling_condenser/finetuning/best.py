@@ -45,6 +45,7 @@ class KeepBest(TrainerCallback):
                 *(len(dev.queries), len(dev.passages)),
             )
             state.best_metric = self.trainer.evaluate()[METRIC]
+            logger.info("The start: %s %.3f on dev queries.", MEASURE, state.best_metric)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any

@@ -44,7 +44,11 @@ def judge_finetuned(settings: Mapping[str, Any], folder: Path) -> str | None:
     names = FinetuningRecipe.__annotations__.keys() & settings.keys()
     (recipe,) = fill({name: settings[name] for name in names}, FinetuningRecipe)
     start = open_trainable(recipe.encoder, recipe.contract_changes)
-    verdict = str(judge(start, Retriever(folder), dev))
+    judged = judge(start, Retriever(folder), dev)
+    if "best_step" in own.run:
+        note = ", some of which chose the step, so that the gain is overstated"
+        judged = replace(judged, queries=judged.queries + note)
+    verdict = str(judged)
     write_provenance(folder, [*stages, replace(own, run={**own.run, "verdict": verdict})])
     write_card(folder)
     return verdict

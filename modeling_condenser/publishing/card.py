@@ -135,7 +135,8 @@ def read_contract(folder: Path) -> EncodingContract | None:
     raise ValueError(
         f"{folder} has neither {CONTRACT_FILE} nor the config.json of a Condenser checkpoint: name"
         " a folder that `condenser export`, `finetune`, `pretrain` or `adapt` wrote. (Where `adapt`"
-        " kept the start, its folder holds a copy of it.)"
+        " kept the start, or `export --onnx int8` added a file to a published model, the folder is"
+        " a copy of that model: `hf upload` publishes it.)"
     )
 
 

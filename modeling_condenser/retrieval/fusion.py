@@ -43,8 +43,8 @@ class Fusion:
         if self.weight is None:
             how = f"reciprocal rank fusion (k = {RRF_K})"
         else:
-            weights = f"{1 - self.weight:.2g} and {self.weight:.2g}"
-            how = f"a sum of standardised scores (weights {weights})"
+            weights = f"BM25 {1 - self.weight:.2g}, vectors {self.weight:.2g}"
+            how = f"a sum of standardised scores ({weights})"
         return f"{how} of the best {CANDIDATES} passages of each"
 
     def fuse(self, bm25_run: Run, dense_run: Run, *, depth: int = CANDIDATES) -> Run:

@@ -163,7 +163,11 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
     (messy / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     pd.DataFrame(LABELS + many, columns=columns).to_csv(messy / "pairs.csv", index=False)
     done = collect([str(messy)], str(messy / "out"), labels=str(messy / "pairs.csv"), max_tokens=64)
-    why = {"no such passage": 2, "no question": 1, "the text is in more than 5 documents": 1}
+    why = {
+        "no such passage, or several documents": 2,
+        "no question": 1,
+        "the text is in more than 5 documents": 1,
+    }
     assert done.left_out["labels"] == why
     loaded = {
         split: load_collection(messy / "out", split=split) for split in ("train", "dev", "test")
@@ -242,12 +246,26 @@ def test_labels_that_fit_nothing_are_refused_and_nothing_is_written(messy, tmp_p
     labels = tmp_path / "pairs.csv"
     for content, message in (
         ("question,answer\na,b\n", "no column passage or text or file or passage_id or id"),
-        ("question,file\na,b.md\n", r"no label has a passage .*'no such passage': 1"),
+        (
+            "question,file\na,b.md\n",
+            r"no label has a passage .*'no such passage, or several documents': 1",
+        ),
     ):
         labels.write_text(content)
         with pytest.raises(ValueError, match=message):
             collect([str(messy / "setup.md")], str(tmp_path / "out"), labels=str(labels))
         assert not (tmp_path / "out").exists()
+
+
+def test_a_collection_is_no_folder_of_documents_and_copies_are_named(tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in ("one.md", "two.md"):
+        (tmp_path / "in" / name).write_text("# Title\n\nThe same.")
+    done = collect([str(tmp_path / "in")], str(tmp_path / "out"))
+    assert done.copies == {"in/two.md#1": "in/one.md#1"}
+    assert json.loads((tmp_path / "out" / "collected.json").read_text())["copies"] == done.copies
+    with pytest.raises(ValueError, match="out is a collection that `collect` wrote"):
+        collect([str(tmp_path / "in"), str(tmp_path / "out")], str(tmp_path / "new"))
 
 
 def test_passages_fit_a_model_with_their_title_and_may_overlap(bert_folder, tmp_path, texts):

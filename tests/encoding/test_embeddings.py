@@ -200,7 +200,7 @@ def test_only_new_and_changed_passages_are_encoded_even_after_a_kill(fails_on, t
     retriever = Counting()
     caplog.set_level("INFO")
     made = encode_collection(retriever, passages, folder, shard_size=8)
-    assert "2 passages are new or changed, 96 are kept, and 4 of the earlier" in caplog.text
+    assert "2 new or changed passages are encoded, 96 kept, 4 deleted" in caplog.text
     assert retriever.texts == (new[1:] if fails_on == "text new" else new)
     fresh = encode_collection(Counting(), passages, tmp_path / "fresh", shard_size=8)
     assert {f.name for f in folder.iterdir()} == {f.name for f in fresh.folder.iterdir()}

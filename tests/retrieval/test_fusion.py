@@ -55,7 +55,7 @@ def test_a_fusion_is_cut_at_the_depth_and_described():
     assert Fusion(0.75).fuse(BM25, DENSE, depth=2) == {"q": {"b": 1.25, "a": -0.125}}
     assert str(Fusion()) == "reciprocal rank fusion (k = 60) of the best 100 passages of each"
     assert str(Fusion(0.3)) == (
-        "a sum of standardised scores (weights 0.7 and 0.3) of the best 100 passages of each"
+        "a sum of standardised scores (BM25 0.7, vectors 0.3) of the best 100 passages of each"
     )
 
 
