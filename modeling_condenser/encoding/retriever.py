@@ -31,6 +31,7 @@ from .unknown_tokens import warn_of_unknown
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
+INT8_TOKEN_BUDGET = 512  # 1.5 times as fast as 2,048: what ONNX Runtime computes stays in the cache
 
 
 class Retriever:
@@ -96,6 +97,7 @@ class Retriever:
         self._is_cuda = self.model.device.type == "cuda"
         is_cpu = self.model.device.type == "cpu"
         default = CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
+        default = INT8_TOKEN_BUDGET if dtype == "int8" else default
         self.token_budget = default if token_budget is None else token_budget
         self._tokenizing = Lock()  # a tokenizer cannot be called from two threads
         if self.token_budget < 1:
