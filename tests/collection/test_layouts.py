@@ -277,7 +277,7 @@ def test_a_folder_comes_before_a_hub_name(tmp_path, monkeypatch):
     assert load_collection("owner/set").name == "set"
     for source, message in (
         ("owner/d", "There is no folder 'owner/d', and it cannot be fetched"),
-        ("nowhere", "no collection at nowhere, which holds nothing: expected a data set on the"),
+        ("nowhere", "no collection at nowhere, which does not exist: expected a data set on the"),
         ("owner/other", "other, which holds a.txt: .* folder with corpus.jsonl .*DPR"),
     ):
         with pytest.raises(FileNotFoundError, match=message):
