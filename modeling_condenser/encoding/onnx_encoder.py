@@ -26,7 +26,7 @@ class OnnxEncoder(torch.nn.Module):
             str(file),
             options,
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=["SkipLayerNormFusion"],  # seven times as slow as its parts
+            disabled_optimizers=["SkipLayerNormFusion"],  # slower than its parts
         )
         self._inputs = [each.name for each in self._session.get_inputs()]
 

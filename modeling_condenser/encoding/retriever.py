@@ -31,7 +31,7 @@ from .unknown_tokens import warn_of_unknown
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
-INT8_TOKEN_BUDGET = 512  # 1.5 times as fast as 2,048: what ONNX Runtime computes stays in the cache
+INT8_TOKEN_BUDGET = 512  # ONNX Runtime is slower with larger batches
 
 
 class Retriever:

@@ -112,12 +112,15 @@ def finetune(settings: Mapping[str, Any]) -> Path:
 
 
 def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
-    """Load the dev queries of a recipe's collection; None without any, or if nothing is ranked."""
+    """Load the dev queries of a collection; None without relevant passages, or without ranking."""
     is_ranked = settings.get("objective", "contrastive") in ("contrastive", "margin_mse", "kl")
     if not is_ranked or not settings.get("collection"):
         return None
     dev = load_dev(settings["collection"], judged=settings.get("split") or "train")
-    return dev if dev and dev.qrels else None
+    found = (
+        (p for own in dev.qrels.values() for p, grade in own.items() if grade > 0) if dev else ()
+    )
+    return dev if dev and any(passage not in dev.absent for passage in found) else None
 
 
 def keep_similarity(recipe: FinetuningRecipe) -> FinetuningRecipe:

@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from modeling_condenser.collection.load import load_dev
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.verdict import judge
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import read_provenance, write_provenance
 from modeling_condenser.runs.recipe import fill
 
-from .finetune import open_trainable
+from .finetune import load_dev_queries, open_trainable
 from .recipe import FinetuningRecipe
 
 logger = logging.getLogger(__name__)
@@ -32,21 +31,21 @@ def judge_finetuned(settings: Mapping[str, Any], folder: Path) -> str | None:
     *stages, own = read_provenance(folder)
     if "verdict" in own.run:
         return str(own.run["verdict"])
-    collection = settings["collection"]
-    dev = load_dev(collection, judged="train")
-    if dev is None or not dev.qrels:
+    dev = load_dev_queries(settings)
+    if dev is None:
         logger.warning(
-            "%s has no dev queries, so nobody knows whether the fine-tuning helped. Add a split "
-            "dev (qrels/dev.tsv), or compare start and result with `condenser evaluate`.",
-            collection,
+            "%s has no dev queries with relevant passages, so nobody knows whether the fine-tuning "
+            "helped. Add a split dev (qrels/dev.tsv), or compare start and result with `condenser "
+            "evaluate`.",
+            settings["collection"],
         )
         return None
     names = FinetuningRecipe.__annotations__.keys() & settings.keys()
     (recipe,) = fill({name: settings[name] for name in names}, FinetuningRecipe)
     start = open_trainable(recipe.encoder, recipe.contract_changes)
     judged = judge(start, Retriever(folder), dev)
-    if "best_step" in own.run:
-        note = ", some of which chose the step, so that the gain is overstated"
+    if own.run.get("best_step"):
+        note = "; queries of the dev split chose the step, too, so the gain is overstated"
         judged = replace(judged, queries=judged.queries + note)
     verdict = str(judged)
     write_provenance(folder, [*stages, replace(own, run={**own.run, "verdict": verdict})])

@@ -8,14 +8,17 @@ from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.finetuning.verdict import judge_finetuned
 
 
-@pytest.mark.parametrize("has_dev", [True, False])
+@pytest.mark.parametrize("grade", ["1", "0", None])
 def test_a_fine_tuning_is_judged_against_its_start_if_there_are_dev_queries(
-    exported, collection, tmp_path, has_dev, caplog
+    exported, collection, tmp_path, grade, caplog
 ):
     place = tmp_path / "collection"
     shutil.copytree(collection, place)
-    for split in ("train", *(["dev"] if has_dev else [])):
-        shutil.copy(collection / "qrels/test.tsv", place / f"qrels/{split}.tsv")
+    title, *rows = (collection / "qrels/test.tsv").read_text().splitlines()
+    (place / "qrels/train.tsv").write_text("\n".join([title, *rows]))
+    if grade is not None:
+        judged = ["\t".join([*row.split("\t")[:-1], grade]) for row in rows]
+        (place / "qrels/dev.tsv").write_text("\n".join([title, *judged]))
     settings = {
         "encoder": str(exported),
         "collection": str(place),
@@ -27,12 +30,12 @@ def test_a_fine_tuning_is_judged_against_its_start_if_there_are_dev_queries(
     folder = finetune(settings)
     found = judge_finetuned(settings, folder)
     card = (folder / "README.md").read_text()
-    if has_dev:
+    if grade == "1":
         assert found is not None
         assert "nDCG@10" in found
         assert f"Against its start it is {found.partition(':')[0]}" in card
         assert judge_finetuned(settings, folder) == found  # which is only read
     else:
         assert found is None
-        assert "has no dev queries, so nobody knows whether the fine-tuning helped" in caplog.text
+        assert "no dev queries with relevant passages, so nobody knows whether" in caplog.text
         assert "Against its start" not in card
