@@ -116,7 +116,8 @@ def finetune(line: "CommandLine") -> None:
     else:
         yours = "" if settings.get("collection") else "COLLECTION"
         how = (settings.get("collection") or yours, "--baseline", "bm25")
-    start = [name for name in [settings["encoder"]] if states_encoding(find_model_folder(name))]
+    encoder = settings["encoder"]
+    start = [encoder] if states_encoding(find_model_folder(encoder)) else []
     _print_next("evaluate", folder, *start, *how, yours=yours)
 
 
