@@ -1,17 +1,19 @@
 """What adapting and pre-training do to a published model, on five small collections.
 
-    python -m benchmarks.published_start collections DATA OUT
+    python -m benchmarks.published_start collections DATA OUT [--whole]
     python -m benchmarks.published_start run MODEL OUT COLLECTION --arms untouched adapt --sizes 128
     python -m benchmarks.published_start page OUT PAGE
 
 DATA holds BEIR folders `docstrings`, `medquad`, `boolq` and `squad`; `health` comes with the
 package. Each is reduced to some queries of each split, their judged passages, and a fixed random
-sample of others, so figures must not be compared with those of whole collections. squad has no dev
-queries: half of its test queries become dev queries, by a hash of their passage.
+sample of others, so figures must not be compared with those of whole collections; with `--whole`,
+only queries of dev and test are sampled, where there are many. squad has no dev queries: half of
+its test queries become dev queries, by a hash of their passage.
 
 A run that was interrupted continues. Arms: `untouched`; `adapt` (by its dev queries) and `adapt
 without dev queries`, kept whatever the verdict is; and the objectives of `_OBJECTIVES`, each for
-the same number of steps. Sizes are numbers of labels; 0, without fine-tuning, is always measured.
+the same number of steps. Sizes are numbers of labels, or `all`; 0, without fine-tuning, is always
+measured.
 With labels, `adapt` adapts what `untouched` became by fine-tuning, and `adapt with labels` adapts
 the model itself, with the labels as judged queries.
 """
@@ -22,6 +24,7 @@ import heapq
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -50,8 +53,23 @@ from modeling_condenser.runs.whole_files import write_json
 
 NAMES = ("health", "docstrings", "medquad", "boolq", "squad")
 MEASURE, DEPTH = "nDCG@10", 100
-N_QUERIES = {"dev": 300, "test": 400, "train": 512}
-N_OTHERS = 1800
+ALL = "all"
+Size = int | str
+"""A number of labels, or `ALL`."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of a collection is kept: queries of each split, and passages that none judges."""
+
+    dev: int
+    test: int
+    train: int | None
+    others: int | None
+
+
+REDUCED = Limits(dev=300, test=400, train=512, others=1800)
+WHOLE = Limits(dev=1000, test=2000, train=None, others=None)
 _OBJECTIVES: dict[str, dict[str, Any]] = {
     "mlm": {"objective": "mlm"},
     "condenser": {"objective": "condenser"},
@@ -64,16 +82,16 @@ _WITH_LABELS = "adapt with labels"
 ARMS = ("untouched", *_ADAPT, _WITH_LABELS, *_OBJECTIVES)
 
 
-def make_collections(data: Path, out: Path) -> None:
-    """Write the reduced collections to `out`."""
+def make_collections(data: Path, out: Path, limits: Limits) -> None:
+    """Write the collections to `out`."""
     for name in NAMES:
         if not (out / name).exists():
             source = name if name == "health" else str(data / name)
-            print(f"{name}: {reduce(source, out / name):,} passages")
+            print(f"{name}: {reduce(source, out / name, limits):,} passages")
 
 
-def reduce(source: str, out: Path) -> int:
-    """Write a reduced collection; return its number of passages."""
+def reduce(source: str, out: Path, limits: Limits) -> int:
+    """Write a part of a collection; return its number of passages."""
     splits = {split: load_collection(source, split=split) for split in ("train", "test")}
     judged = {split: dict(own.qrels) for split, own in splits.items()}
     try:
@@ -85,13 +103,13 @@ def reduce(source: str, out: Path) -> int:
             judged[split] = {q: g for q, g in both.items() if _hash(min(g)) % 2 == half}
     texts = {q: text for own in splits.values() for q, text in own.queries.items()}
     kept = {
-        split: {q: own[q] for q in heapq.nsmallest(N_QUERIES[split], own, key=_hash)}
+        split: {q: own[q] for q in _sample(own, getattr(limits, split))}
         for split, own in judged.items()
     }
     passages = splits["test"].passages
     ids = set(passages["_id"])
     wanted = {p for own in kept.values() for grades in own.values() for p in grades}
-    wanted |= set(heapq.nsmallest(N_OTHERS, ids - wanted, key=_hash))
+    wanted |= set(_sample(ids - wanted, limits.others))
     chosen = [row for row in passages if row["_id"] in wanted]
     (out / QRELS_FOLDER).mkdir(parents=True)
     _write_rows(out / CORPUS_FILE, chosen)
@@ -102,6 +120,11 @@ def reduce(source: str, out: Path) -> int:
         text = "\n".join(["query-id\tcorpus-id\tscore", *rows, ""])
         (out / QRELS_FOLDER / f"{split}.tsv").write_text(text, "utf-8")
     return len(chosen)
+
+
+def _sample(names: Iterable[str], most: int | None) -> list[str]:
+    """The names with the smallest hashes; all without a limit."""
+    return list(names) if most is None else heapq.nsmallest(most, names, key=_hash)
 
 
 def _write_rows(file: Path, rows: Iterable[Any]) -> None:
@@ -116,8 +139,8 @@ def _hash(name: str) -> int:
 class Runs:
     """The arms of one collection."""
 
-    def __init__(self, model: str, out: Path, name: str) -> None:
-        self.model, self.out = model, out / name
+    def __init__(self, model: str, out: Path, name: str, *, steps: int = 50) -> None:
+        self.model, self.out, self.steps = model, out / name, steps
         self.collection = str(out / "collections" / name)
         self.collections = {
             split: load_collection(self.collection, split=split) for split in ("dev", "test")
@@ -135,7 +158,7 @@ class Runs:
         )
         return evaluator.evaluate(parse_system(system))
 
-    def run(self, arm: str, sizes: list[int], seeds: list[int]) -> None:
+    def run(self, arm: str, sizes: list[Size], seeds: list[int]) -> None:
         """Measure an arm without labels and with each number of them."""
         if arm != _WITH_LABELS:
             encoder = self.make(arm)
@@ -151,11 +174,11 @@ class Runs:
                 found = self.finetune(encoder, size, seed, self.out / arm / cell / "run")
             self.measure(found, f"{arm}/{cell}")
 
-    def finetune(self, encoder: str, size: int, seed: int, out: Path) -> str:
+    def finetune(self, encoder: str, size: Size, seed: int, out: Path) -> str:
         settings = {
             "encoder": encoder,
             "collection": self.collection,
-            "train_size": size,
+            "train_size": None if size == ALL else size,
             "subset_seed": seed,
             "seed": seed,
             "temperature": 0.05,
@@ -169,7 +192,7 @@ class Runs:
         }
         return str(finetune(settings))
 
-    def adapt(self, model: str, arm: str, out: Path, size: int = 0, seed: int = 0) -> str:
+    def adapt(self, model: str, arm: str, out: Path, size: Size = 0, seed: int = 0) -> str:
         corpus = self.collection
         if arm == _WITH_LABELS:
             corpus = str(self.with_labels(size, seed))
@@ -183,8 +206,10 @@ class Runs:
             settings["labels"] = True
         return str(adapt(settings).model)
 
-    def with_labels(self, size: int, seed: int) -> Path:
+    def with_labels(self, size: Size, seed: int) -> Path:
         """The collection with `size` of its judgements for training."""
+        if size == ALL:
+            return Path(self.collection)
         folder = self.out / "labels" / f"{size}-{seed}"
         if not folder.exists():
             shutil.copytree(self.collection, folder)
@@ -207,7 +232,7 @@ class Runs:
                 "encoder": self.model,
                 "corpus": str(Path(self.collection) / CORPUS_FILE),
                 "max_length": 128,
-                "max_steps": 50,
+                "max_steps": self.steps,
                 "per_device_train_batch_size": 32,
                 "learning_rate": 3e-5,
                 "warmup_steps": 0.1,
@@ -225,7 +250,7 @@ class Runs:
         start = np.concatenate([*Embeddings.open(made / EMBEDDINGS_FOLDER).blocks()])
         retriever = Retriever(encoder)
         dense: Any = retriever.model[2]
-        matrix = dense.linear.weight.detach().numpy().T
+        matrix = dense.linear.weight.detach().cpu().numpy().T
         collection = self.collections[split]
         run = search_exact_arrays(
             apply_map(start, matrix),
@@ -288,7 +313,7 @@ class Page:
             for file in sorted(out.glob("*/*/*/figures.json"))
         }
         self.names = [name for name in NAMES if any(key[0] == name for key in self.found)]
-        self.sizes = sorted({int(key[2].partition("-")[0]) for key in self.found})
+        self.sizes = sorted({_size(key[2]) for key in self.found}, key=_order)
         self.values = {
             (name, arm, size, how): values
             for name, arm, size in product(self.names, ARMS, self.sizes)
@@ -297,18 +322,18 @@ class Page:
         }
         self.tests = correct(
             {
-                key: compare(values, self.values[key[0], ARMS[0], *key[2:]])
+                key: compare(values, self.values[start])
                 for key, values in self.values.items()
-                if key[1] != ARMS[0]
+                if key[1] != ARMS[0] and (start := (key[0], ARMS[0], *key[2:])) in self.values
             }
         )
 
-    def mean(self, name: str, arm: str, size: int, how: str) -> dict[str, float]:
+    def mean(self, name: str, arm: str, size: Size, how: str) -> dict[str, float]:
         """Each query's mean over the seeds."""
         cells = [
             found[how]
             for (own, its_arm, cell), found in self.found.items()
-            if (own, its_arm, int(cell.partition("-")[0])) == (name, arm, size)
+            if (own, its_arm, _size(cell)) == (name, arm, size)
         ]
         return {q: fmean(cell[q] for cell in cells) for q in cells[0]} if cells else {}
 
@@ -324,7 +349,7 @@ class Page:
         text = "\n".join([*parts, self.verdicts()])
         file.write_text(f"{before}{start}\n{text}\n{end}{rest.partition(end)[2]}", "utf-8")
 
-    def table(self, size: int, how: str) -> str:
+    def table(self, size: Size, how: str) -> str:
         """Arms by collections; a mark where an arm differs significantly from the first one."""
         title = f"{MEASURE}, {size or 'no'} labels, " + ("alone" if how == "alone" else "with BM25")
         rows = [[title, *self.names, "mean"], ["---", *["---:"] * (len(self.names) + 1)]]
@@ -353,16 +378,16 @@ class Page:
         whole = len(figures) == len(self.names)
         return [title, *cells, f"{fmean(figures.values()):.3f}".lstrip("0") if whole else ""]
 
-    def mark(self, key: tuple[str, str, int, str]) -> str:
+    def mark(self, key: tuple[str, str, Size, str]) -> str:
         test = self.tests.get(key)
         if test is None or not test.is_significant:
             return ""
         return " ▲" if test.difference > 0 else " ▼"
 
-    def place(self, key: tuple[str, str, str]) -> tuple[int, int, str]:
+    def place(self, key: tuple[str, str, str]) -> tuple[int, int, float, str]:
         """Where a cell stands in the table of verdicts."""
         name, arm, cell = key
-        return NAMES.index(name), ARMS.index(arm), cell
+        return NAMES.index(name), ARMS.index(arm), _order(_size(cell)), cell
 
     def verdicts(self) -> str:
         """Each verdict, beside what the test queries say of the same model."""
@@ -383,29 +408,40 @@ class Page:
         return "\n".join([*rows, ""])
 
 
+def _size(cell: str) -> Size:
+    size = cell.partition("-")[0]
+    return size if size == ALL else int(size)
+
+
+def _order(size: Size) -> float:
+    return float("inf") if size == ALL else float(size)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("collections")
     verb.add_argument("data", type=Path)
     verb.add_argument("out", type=Path)
+    verb.add_argument("--whole", action="store_true")
     verb = verbs.add_parser("run")
     verb.add_argument("model")
     verb.add_argument("out", type=Path)
     verb.add_argument("collection")
     verb.add_argument("--arms", nargs="+", default=["untouched", "adapt"])
-    verb.add_argument("--sizes", nargs="*", type=int, default=[])
+    verb.add_argument("--sizes", nargs="*", type=_size, default=[])
     verb.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    verb.add_argument("--steps", type=int, default=50, help="of the objectives (default: 50)")
     verb = verbs.add_parser("page")
     verb.add_argument("out", type=Path)
     verb.add_argument("page", type=Path)
     options = parser.parse_args()
     if options.verb == "collections":
-        make_collections(options.data, options.out)
+        make_collections(options.data, options.out, WHOLE if options.whole else REDUCED)
     elif options.verb == "page":
         Page(options.out).write(options.page)
     else:
-        runs = Runs(options.model, options.out, options.collection)
+        runs = Runs(options.model, options.out, options.collection, steps=options.steps)
         for arm in options.arms:
             runs.run(arm, options.sizes, options.seeds)
 

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-import bm25s
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset
@@ -21,6 +20,7 @@ from modeling_condenser.runs.progress import bar
 
 from .indices import build_once
 from .runs import Run, cut_run
+from .without_jax import bm25s
 from .words import LANGUAGES, choose_language, split_words
 
 PRESETS: Mapping[str, tuple[float, float]] = {

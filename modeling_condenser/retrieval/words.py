@@ -9,11 +9,12 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-import bm25s.stopwords
 import regex  # type: ignore[import-untyped]
 from datasets import Dataset
 
 from modeling_condenser.collection.passages import iterate_rows
+
+from .without_jax import bm25s
 
 logger = logging.getLogger(__name__)
 
