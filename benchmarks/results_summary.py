@@ -2,7 +2,7 @@
 
     python -m benchmarks.results_summary
 
-The figures are those of docs/results/published-start.md. The table stands between two marks, in
+The figures are those of docs/results/published-start-whole.md. The table stands between two marks, in
 docs/results/README.md and in README.md; the chart is docs/results/published-start.png.
 """
 
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-PAGE, CHART = RESULTS / "published-start.md", RESULTS / "published-start.png"
+PAGE, CHART = RESULTS / "published-start-whole.md", RESULTS / "published-start.png"
 SUMMARIES = (RESULTS / "README.md", ROOT / "README.md")
 START, END = "<!-- summary -->", "<!-- end of summary -->"
 
