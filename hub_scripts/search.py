@@ -146,7 +146,7 @@ def _ask() -> Iterator[str]:
     prompt = "query: " if sys.stdin.isatty() else ""
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
-            if query := input(prompt).strip():
+            if query := input(prompt).lstrip("\ufeff").strip():  # some files begin with a mark
                 yield query
             elif prompt:
                 return

@@ -6,6 +6,7 @@ sizes, continues with what is missing.
 
 import logging
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -185,8 +186,15 @@ class _Study:
 
     def run_arms(self) -> tuple[dict[str, _Results], dict[str, str]]:
         """Run all arms: the results of those that succeed, and the errors of the others."""
-        arms, failures = {}, {}
-        for arm in self.arms:
+        arms, failures, started = {}, {}, time.perf_counter()
+        for done, arm in enumerate(self.arms):
+            if done:
+                minutes = (time.perf_counter() - started) / 60
+                left = minutes / done * (len(self.arms) - done)
+                logger.info(
+                    f"{done} of {len(self.arms)} arms took {minutes:.0f} minutes; the others take "
+                    f"about {left:.0f} if they are alike."
+                )
             try:
                 arms[arm] = self.run_arm(arm)
             except Exception as error:

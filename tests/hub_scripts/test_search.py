@@ -84,7 +84,7 @@ def test_a_study_knows_its_model_and_collection_and_lines_are_answered(
     assert (study / "arm/evaluation/embeddings/manifest.json").is_file()
     assert "names its own collection: leave out" in search(study, collection, "x")
     other = expected_lines(encoder, collection, "Why? 東京", 2)
-    typed = f"{QUERY}\n\n  Why? 東京 \n"
+    typed = f"\ufeff{QUERY}\n\n  Why? 東京 \n"
     expected = [QUERY, *expected, "Why? 東京", *other]
     assert search(study, "-k", 2, typed=typed) == expected
 
