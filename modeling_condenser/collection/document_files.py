@@ -233,16 +233,18 @@ def parse_markdown(text: str) -> Document:
 
 
 def parse_html(page: str, *, title: str = "") -> Document:
-    """Parse HTML, without scripts, styles, navigation and footers.
+    """Parse HTML, without scripts, styles, navigation and footers; of <main> alone if there is one.
 
     The title is the given one, or the only heading of the first level, or that of the page.
     """
     soup = BeautifulSoup(page, "html.parser")
     stated = " ".join(soup.title.get_text().split()) if soup.title else ""
     _mark_lines(soup)
+    mains = [main for main in soup.select("main, [role=main]") if main.get_text().strip()]
+    content = mains[0] if len(mains) == 1 else soup
     path: list[tuple[int, str]] = []
     found: list[tuple[list[tuple[int, str]], list[str]]] = [(path, [])]
-    for node in soup.descendants:
+    for node in content.descendants:
         if isinstance(node, Tag) and node.name in _HEADINGS:
             level, heading = int(node.name[1]), " ".join(node.get_text().split())
             path = [above for above in path if above[0] < level]

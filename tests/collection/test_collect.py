@@ -363,6 +363,20 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
     assert [text[:20] for _, text in parse_html(unclosed).sections] == ["text\n\nA heading with"]
 
 
+@pytest.mark.parametrize(
+    ("body", "texts"),
+    [
+        ("{skip}<main><h2>Wells</h2>deep</main>{aside}", ["deep"]),
+        ('{skip}<div role="main">deep</div>{aside}', ["deep"]),
+        ("{skip}<main> </main>deep", ["Skip to main content\n\ndeep"]),
+        ("<main>one</main><main>two</main>", ["one\n\ntwo"]),
+    ],
+)
+def test_of_html_with_one_main_element_only_that_is_read(body, texts):
+    around = {"skip": "<p>Skip to main content</p>", "aside": "<aside>Related</aside>"}
+    assert [text for _, text in parse_html(body.format(**around)).sections] == texts
+
+
 def test_word_and_pdf_files_need_an_extra_which_is_named(tmp_path, monkeypatch, caplog):
     (tmp_path / "in").mkdir()
     document = (
