@@ -5,8 +5,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from bs4 import BeautifulSoup, NavigableString, Tag
 from markdown_it import MarkdownIt
@@ -30,7 +31,12 @@ _LINES = "br caption dd dt figcaption li tr".split()
 _PARAGRAPH_END, _LINE_END = "\u2029", "\u2028"
 _FRONT_MATTER = re.compile(r"\A---\n(.*?\n)(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
 _STATED_TITLE = re.compile(r"""^title:[ \t]*["']?(.*?)["']?[ \t]*$""", re.MULTILINE)
+_RULE = re.compile(r"([!-/:-@\[-`{-~])\1{2,}\s*")  # under a heading of reStructuredText
+_TARGET = re.compile(r"[ \t]*\.\. _.*:[ \t]*")  # that links lead to
 _HYPHENATED = re.compile(r"(?<=\w)-\n(?=[a-zß-ÿ])")  # a word that continues on the next line
+
+
+_Path: TypeAlias = list[tuple[int, str]]  # levels and headings, outermost first
 
 
 class Section(NamedTuple):
@@ -219,9 +225,52 @@ def read_document(file: Path, encoding: str | None = None) -> tuple[Document, st
         return _LIBRARIES[ending](file), "utf-8"
     text, found = decode_file(file, encoding)
     if ending in (".txt", ".rst"):
-        text = text.strip()
-        return Document("", [Section((), text)] if text else []), found
+        return parse_underlined(text), found
     return (parse_markdown if ending in (".md", ".markdown") else parse_html)(text), found
+
+
+def parse_underlined(text: str) -> Document:
+    """Parse plain text or reStructuredText; a line with a rule below it is a heading.
+
+    Rules of each kind, alone or also above the heading, are a level, in the order in which they
+    come, as in reStructuredText.
+    """
+    lines = [line for line in text.splitlines() if not _TARGET.fullmatch(line)]
+
+    @cache
+    def line_above(row: int) -> str:
+        """What stands above a line, other than the rule of another heading."""
+        return "" if row == 0 or (row > 1 and is_underlined(row - 2)) else lines[row - 1].strip()
+
+    @cache
+    def is_underlined(row: int) -> bool:
+        """Whether a line is a heading: after a blank line or a rule, and above a rule as long."""
+        line, above = lines[row], line_above(row)
+        rule = lines[row + 1].strip() if row + 1 < len(lines) else ""
+        if not line.strip() or _RULE.fullmatch(line) or not _RULE.fullmatch(rule):
+            return False
+        return (
+            above in ("", rule)
+            and len(line.strip()) <= len(rule)
+            and not lines[row + 1][0].isspace()
+        )
+
+    kinds: list[tuple[str, bool]] = []
+    path: _Path = []
+    found: list[tuple[_Path, list[str]]] = [(path, [])]
+    for row, line in enumerate(lines):
+        if is_underlined(row):
+            has_two = line_above(row) == lines[row + 1].strip()
+            if has_two:
+                found[-1][1].pop()
+            kind = (lines[row + 1][0], has_two)
+            kinds += [] if kind in kinds else [kind]
+            level = kinds.index(kind) + 1
+            path = [*(above for above in path if above[0] < level), (level, line.strip())]
+            found.append((path, []))
+        elif not (row and is_underlined(row - 1)):
+            found[-1][1].append(line)
+    return _as_document([(path, "\n".join(parts).strip()) for path, parts in found])
 
 
 def parse_markdown(text: str) -> Document:
@@ -242,8 +291,8 @@ def parse_html(page: str, *, title: str = "") -> Document:
     _mark_lines(soup)
     mains = [main for main in soup.select("main, [role=main]") if main.get_text().strip()]
     content = mains[0] if len(mains) == 1 else soup
-    path: list[tuple[int, str]] = []
-    found: list[tuple[list[tuple[int, str]], list[str]]] = [(path, [])]
+    path: _Path = []
+    found: list[tuple[_Path, list[str]]] = [(path, [])]
     for node in content.descendants:
         if isinstance(node, Tag) and node.name in _HEADINGS:
             level, heading = int(node.name[1]), " ".join(node.get_text().split())
@@ -253,9 +302,17 @@ def parse_html(page: str, *, title: str = "") -> Document:
         elif type(node) is NavigableString and not node.find_parent(_HEADINGS):
             is_code = node.find_parent("pre")
             found[-1][1].append(node if is_code else re.sub(r"[ \t\r\n\f]+", " ", node))
-    highest = {path[0][1] for path, _ in found if path and path[0][0] == 1}
-    title = title or (highest.pop() if len(highest) == 1 else stated)
     texts = [(path, _join_lines("".join(parts))) for path, parts in found]
+    return _as_document(texts, title, stated)
+
+
+def _as_document(texts: Sequence[tuple[_Path, str]], title: str = "", stated: str = "") -> Document:
+    """A document of texts, each with the headings above it.
+
+    The title is the given one, or the only heading of the first level, or the stated one.
+    """
+    highest = {path[0][1] for path, _ in texts if path and path[0][0] == 1}
+    title = title or (highest.pop() if len(highest) == 1 else stated)
     sections = [
         Section(tuple(heading for level, heading in path if (level, heading) != (1, title)), text)
         for path, text in texts

@@ -11,7 +11,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from modeling_condenser.collection.collect import collect
-from modeling_condenser.collection.document_files import parse_html, parse_markdown
+from modeling_condenser.collection.document_files import (
+    parse_html,
+    parse_markdown,
+    parse_underlined,
+)
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.collection.text_files import parse_table
 from modeling_condenser.evaluation.evaluate import evaluate
@@ -361,6 +365,23 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
     ]
     unclosed = "<div><nav>menu</div>text<h2>A heading without an end<p>" + "word " * 50
     assert [text[:20] for _, text in parse_html(unclosed).sections] == ["text\n\nA heading with"]
+
+
+def test_underlined_lines_are_headings_and_their_rules_are_levels():
+    document = parse_underlined(
+        "=====\nGuide\n=====\n\nintro\n\n.. _wells:\n\nWells\n=====\nDeep ones\n---------\n\na\n\n"
+        "  code\n  ----\n\nRivers\n======\n\nb\n\n----\n\nlong heading\n---\n"
+    )
+    assert document == (
+        "Guide",
+        [
+            ((), "intro"),
+            (("Wells", "Deep ones"), "a\n\n  code\n  ----"),
+            (("Rivers",), "b\n\n----\n\nlong heading\n---"),
+        ],
+    )
+    plain = "No headings.\n\n- one\n---\n\na line\nof two\n------\n"
+    assert parse_underlined(f"\n{plain}") == ("", [((), plain.strip())])
 
 
 @pytest.mark.parametrize(
