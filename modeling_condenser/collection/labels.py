@@ -6,7 +6,7 @@ import logging
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ _SPLITS = ("train", "dev", "test")
 _QUESTION_COLUMNS = ("question", "query")
 _TEXT_COLUMNS, _NAME_COLUMNS = ("passage", "text"), ("file", "passage_id", "id")
 _MOST_DOCUMENTS = 5  # with a text; one that more have does not say which is meant
+_SHORT_TEXT = 30  # letters and digits; of a shorter part of a passage, two do not say it either
 
 
 def write_labels(
@@ -87,6 +88,8 @@ def _read_labels(file: Path, done: Collected) -> list[dict[str, Any]]:
                 f"{file} has no column {' or '.join(expected)}: its columns are "
                 f"{', '.join(sorted(columns)) or 'none'}."
             )
+    if unread := columns.difference(_QUESTION_COLUMNS, _TEXT_COLUMNS, _NAME_COLUMNS):
+        logger.info("Columns of %s that are not read: %s.", file, ", ".join(sorted(unread)))
     done.counts["labels"] = len(labels) + n_ragged
     if n_ragged:
         done.left_out["labels"][RAGGED_ROWS] = n_ragged
@@ -101,7 +104,7 @@ def _find_passages(
     done: Collected,
 ) -> list[tuple[str, set[str]]]:
     """The questions that have passages, each with all of its passages."""
-    texts = _find_texts(corpus, [_first(row, _TEXT_COLUMNS) for row in labels], owners)
+    texts, parts = _find_texts(corpus, [_first(row, _TEXT_COLUMNS) for row in labels], owners)
     names = _find_named([_first(row, _NAME_COLUMNS) for row in labels], documents, owners)
     judged: dict[str, tuple[str, set[str]]] = {}  # `plain_text` of a question is the key
     left_out, unknown = done.left_out["labels"], []
@@ -113,9 +116,9 @@ def _find_passages(
             left_out["no question"] += 1
         elif not passages:
             left_out["no such passage, or several documents"] += 1
-            unknown.append(text or name)
-        elif text and len({owners[passage] for passage in passages}) > _MOST_DOCUMENTS:
-            left_out[f"the text is in more than {_MOST_DOCUMENTS} documents"] += 1
+            unknown.append(text or name or question)
+        elif text and (why := _why_unclear(_squeeze(text), passages, owners, parts)):
+            left_out[why] += 1
         else:
             judged.setdefault(plain_text(question), (question, set()))[1].update(passages)
     if unknown:
@@ -125,6 +128,18 @@ def _find_passages(
             names_shown,
         )
     return list(judged.values())
+
+
+def _why_unclear(
+    text: str, passages: Iterable[str], owners: Mapping[str, str], parts: Collection[str]
+) -> str:
+    """Why a text does not say which passages are meant; nothing if it does."""
+    n_documents = len({owners[passage] for passage in passages})
+    if n_documents > _MOST_DOCUMENTS:
+        return f"the text is in more than {_MOST_DOCUMENTS} documents"
+    if n_documents > 1 and text in parts and len(text) < _SHORT_TEXT:
+        return "the text is short and in several documents"
+    return ""
 
 
 def _first(row: Mapping[str, Any], columns: Sequence[str]) -> str:
@@ -140,8 +155,11 @@ def _squeeze(text: str) -> str:
 
 def _find_texts(
     corpus: Path, texts: Iterable[str], owners: Mapping[str, str]
-) -> Mapping[str, list[str]]:
-    """`_squeeze` of a text -> the passages of which it is, or has, or spans a part."""
+) -> tuple[Mapping[str, list[str]], set[str]]:
+    """`_squeeze` of a text -> the passages of which it is, or has, or spans a part.
+
+    And the texts that are no whole passage.
+    """
     wanted = set(map(_squeeze, texts)) - {""}
     found: dict[str, list[str]] = defaultdict(list)
     passages = [(row["_id"], _squeeze(row["text"])) for row in read_json(corpus)] if wanted else []
@@ -155,7 +173,7 @@ def _find_texts(
             start = document.index(text)
             first, last = np.searchsorted(ends, [start, start + len(text) - 1], side="right")
             found[text] += ids[first : last + 1]
-    return found
+    return found, others
 
 
 def _find_named(

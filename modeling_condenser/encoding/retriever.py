@@ -5,6 +5,7 @@ number of tokens, padded in float32 and packed in bfloat16, while the next windo
 """
 
 import copy
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -32,6 +33,9 @@ from .unknown_tokens import warn_of_unknown
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
 INT8_TOKEN_BUDGET = 512  # ONNX Runtime is slower with larger batches
+_MANY_TEXTS = 50  # of which a tenth is no accident
+
+logger = logging.getLogger(__name__)
 
 
 class Retriever:
@@ -103,7 +107,7 @@ class Retriever:
         if self.token_budget < 1:
             raise ValueError(f"token_budget is {token_budget}, expected at least 1.")
         # Float32 is padded, as in the evaluation script of an export.
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_cuts = False
         self._is_packed = dtype == "bfloat16" and accept_packed(self.model)
         # Lengths cannot be rounded up beyond the positions. Int8 scales are those of a batch.
         longest = n_positions(self.model[0].model) or LENGTH_MULTIPLE
@@ -236,6 +240,7 @@ class Retriever:
                     token_type_ids=self.contract.token_type_ids,
                 )
 
+        n_full = 0
         total: Any = nullcontext(shown)
         if shown is None:
             total = bar(None, "encode", unit="text", total=len(texts))
@@ -245,9 +250,11 @@ class Retriever:
                 tokens = coming.result()
                 coming = reader.submit(tokenize, first + WINDOW)
                 self._check_unknown(tokens)
+                n_full += sum(len(ids) >= max_length for ids in tokens["input_ids"])
                 found = vectors[first : first + WINDOW]
                 self._encode_window(tokens, extra, found, exact, shown)
                 check_vectors(found, len(found), first=first)
+        self._check_cuts(n_full, len(texts), max_length)
         return vectors
 
     def _encode_window(
@@ -294,6 +301,16 @@ class Retriever:
             ids = np.concatenate(tokens["input_ids"])
             n_unknown = int((ids == tokenizer.unk_token_id).sum())
             self._has_warned = warn_of_unknown(tokenizer, n_unknown, len(ids) - n_special)
+
+    def _check_cuts(self, n_full: int, n_texts: int, max_length: int) -> None:
+        """Warn once if more than a tenth of many texts is as long as the limit, or was longer."""
+        if n_texts >= _MANY_TEXTS and n_full > n_texts / 10 and not self._has_warned_of_cuts:
+            self._has_warned_of_cuts = True
+            logger.warning(
+                "%d of %d texts fill the %d tokens that the model reads, so what they say after "
+                "these is not found: make shorter passages, as `condenser collect --model` does.",
+                *(n_full, n_texts, max_length),
+            )
 
     def _move(self, column: Any) -> Any:
         """Copy a column to the device without waiting, so that the next batch can be prepared."""

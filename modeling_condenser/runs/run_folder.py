@@ -114,11 +114,13 @@ def check_run_folder(folder: Path, identity: RunIdentity) -> None:
                 "another output_dir."
             )
     elif changed := identity.differences(earlier):
-        raise ValueError(
-            f"{folder} holds a run of another recipe ({', '.join(changed)}). Choose another "
-            "output_dir, or resume the run with its own settings and data. In a script, "
-            "train(resume_from_checkpoint=False) removes its checkpoints and starts again."
-        )
+        advice = "Choose another output_dir, or resume the run with its own settings and data."
+        if last_whole_checkpoint(folder):
+            advice += (
+                " In a script, train(resume_from_checkpoint=False) removes its checkpoints and "
+                "starts again."
+            )
+        raise ValueError(f"{folder} holds a run of another recipe ({', '.join(changed)}). {advice}")
 
 
 def check_checkpoint(checkpoint: Path, identity: RunIdentity) -> None:

@@ -148,6 +148,7 @@ LABELS = [
     ("Who SAID no?", "", "", "my_files/faq.csv#8"),
     ("Which sentence?", "Sentence 14 is here. Sentence 15 is here.", "", ""),  # of two passages
     ("Which row?", "Row", "", ""),  # of 200
+    ("Which of two?", "folder", "", ""),  # a word of two documents
     ("Which copy?", "", "copy.md", ""),  # of two that are different
     ("Nothing?", "There is no such text.", "", ""),
     ("", "Gone.", "", ""),
@@ -163,6 +164,7 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
     many += [(f"Row {i}?", f"Row {i}.", "", "") for i in range(200)]
     rows = [{"id": f"r{i}", "text": f"Row {i}."} for i in range(200)]
     (messy / "deep" / "er" / "copy.md").write_text("Another.")
+    (messy / "deep" / "er" / "folder.md").write_text("This folder is empty.")
     (messy / "deep" / "setup.md").write_text("Yet another, in another folder.")
     (messy / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     pd.DataFrame(LABELS + many, columns=columns).to_csv(messy / "pairs.csv", index=False)
@@ -171,6 +173,7 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
         "no such passage, or several documents": 2,
         "no question": 1,
         "the text is in more than 5 documents": 1,
+        "the text is short and in several documents": 1,
     }
     assert done.left_out["labels"] == why
     loaded = {

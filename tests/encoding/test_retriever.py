@@ -55,6 +55,16 @@ def test_an_export_is_encoded_by_its_contract_unless_other_settings_are_stated(b
     assert_close(other.encode_queries(TEXTS), expected)
 
 
+def test_many_texts_that_are_cut_are_named_once(bert_folder, caplog):
+    retriever = Retriever(bert_folder, pooling="mean", device="cpu", passage_max_length=20)
+    retriever.encode_passages(["Why?"] * 54 + [LONG * 3] * 6)
+    retriever.encode_passages([LONG * 3] * 9)
+    assert "tokens that the model reads" not in caplog.text
+    for _ in range(2):
+        retriever.encode_passages(["Why?"] * 50 + [LONG * 3] * 6)
+    assert caplog.text.count("6 of 56 texts fill the 20 tokens that the model reads") == 1
+
+
 @pytest.mark.parametrize(
     ("encoder", "pooling"),
     [("bert_folder", "cls"), ("bert_folder", "max"), ("roberta_folder", "mean")],
