@@ -2,8 +2,8 @@
 
     python -m benchmarks.results_summary
 
-The figures are those of docs/results/published-start-whole.md. The table stands between two marks, in
-docs/results/README.md and in README.md; the chart is docs/results/published-start.png.
+The figures are those of docs/results/published-start-whole.md. The table stands between two marks,
+in docs/results/README.md and in README.md; the chart is docs/results/published-start.png.
 """
 
 import re

@@ -91,11 +91,19 @@ FUSIONS = {"rrf": Fusion(), **{f"{i / 10}": Fusion(i / 10) for i in range(1, 10)
 """Fusions by their names in `hybrid:MODEL,fusion=...`; a number is the dense run's weight."""
 
 DEFAULT = FUSIONS["0.5"]
-"""Where there are no dev queries to choose a fusion on."""
+"""Where there are no dev queries to choose a fusion on, or too few."""
+
+FEWEST_QUERIES = 20
 
 
 def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
-    """Choose the fusion with the highest MRR@10 on judged queries; the first if several tie."""
+    """Choose the fusion with the highest MRR@10 on judged queries; the first if several tie.
+
+    Fewer than `FEWEST_QUERIES` say too little: the choice is then the default.
+    """
+    if len(qrels) < FEWEST_QUERIES:
+        logger.info("%d dev queries are too few to choose by: %s", len(qrels), DEFAULT)
+        return DEFAULT
     figures = {}
     for fusion in FUSIONS.values():
         run = drop_own_passages(fusion.fuse(bm25_run, dense_run), qrels)

@@ -281,4 +281,4 @@ def test_queries_of_another_split_are_reported_and_choose_no_fusion(retriever, t
         assert "1 query is also in the split train" in text
     dev = load_dev(folder, judged="test", reported=load_reported(folder, split="test"))
     assert dev is not None and list(dev.queries) == ["q4"]
-    assert "Chosen on 1 dev queries" in caplog.text
+    assert "1 dev queries are too few to choose by" in caplog.text

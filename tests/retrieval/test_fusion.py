@@ -90,13 +90,20 @@ def test_the_weights_of_a_hybrid_do_not_depend_on_the_depth():
     ],
 )
 def test_the_fusion_is_chosen_on_dev_queries(bm25, dense, best):
-    runs = {"q": bm25}, {"q": dense}
-    first = [next(iter(each.fuse(*runs)["q"])) for each in FUSIONS.values()]
-    chosen = choose_fusion(*runs, {"q": {"r": 1}})
+    runs = alike(bm25), alike(dense)
+    first = [next(iter(each.fuse(*runs)["q0"])) for each in FUSIONS.values()]
+    chosen = choose_fusion(*runs, alike({"r": 1}))
     assert chosen == FUSIONS[best] == list(FUSIONS.values())[first.index("r")]
+    assert choose_fusion(*runs, alike({"r": 1}, 19)) == DEFAULT
+
+
+def alike(scores, n=20):
+    """Queries with the same scores."""
+    return {f"q{i}": scores for i in range(n)}
 
 
 def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_path, monkeypatch):
+    monkeypatch.setattr(fusion, "FEWEST_QUERIES", 1)
     collection = Path(shutil.copytree(collection, tmp_path / "small"))
     shutil.copy(collection / "qrels/train.tsv", collection / "qrels/dev.tsv")
     word, out, opened = f"{bert_folder},pooling=mean", tmp_path / "out", []
@@ -138,7 +145,8 @@ def test_a_stored_run_of_an_export_is_measured_without_opening_it(
 
 
 def test_a_dev_query_that_is_a_passage_chooses_as_if_it_were_not():
-    bm25 = {"q": {"r": 9.0, "q": 3.0, "a": 1.0}}
-    dense = {"q": {"q": 9.0, "r": 3.0, "a": 1.0}}
+    own = [f"q{i}" for i in range(20)]
+    bm25 = {q: {"r": 9.0, q: 3.0, "a": 1.0} for q in own}
+    dense = {q: {q: 9.0, "r": 3.0, "a": 1.0} for q in own}
     # By reciprocal ranks, the first fusion, q ties with r and comes first.
-    assert choose_fusion(bm25, dense, {"q": {"r": 1}}) == FUSIONS["rrf"]
+    assert choose_fusion(bm25, dense, {q: {"r": 1} for q in own}) == FUSIONS["rrf"]

@@ -20,6 +20,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.pretraining.trainer import CondenserTrainer
+from modeling_condenser.retrieval import fusion
 from modeling_condenser.retrieval.fusion import choose_fusion
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.study import study
@@ -70,6 +71,13 @@ def make_settings(collection, encoder, out):
         "fusion": "dev",
         "readiness": {"texts": 9},
     }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_queries_are_enough():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fusion, "FEWEST_QUERIES", 1)
+        yield
 
 
 @pytest.fixture(scope="module")
