@@ -162,17 +162,24 @@ def _find_texts(
     """
     wanted = set(map(_squeeze, texts)) - {""}
     found: dict[str, list[str]] = defaultdict(list)
-    passages = [(row["_id"], _squeeze(row["text"])) for row in read_json(corpus)] if wanted else []
-    whole_passages = wanted.intersection(text for _, text in passages)
+    rows = [*read_json(corpus)] if wanted else []
+    whole_passages = wanted.intersection(_squeeze(row["text"]) for row in rows)
     others = wanted - whole_passages
-    for _, rows in groupby(passages, key=lambda passage: owners[passage[0]]):
-        ids, parts = zip(*rows, strict=True)
+    for _, group in groupby(rows, key=lambda row: owners[row["_id"]]):
+        own, parts, above = [*group], list[str](), ""
+        for row in own:
+            # The headings above a text are quoted, too: they stand before their first passage.
+            heading = "" if row["title"] == above else row["title"].rpartition(" > ")[2]
+            parts.append(_squeeze(heading + row["text"]))
+            above = row["title"]
+            if (text := _squeeze(row["text"])) in whole_passages:
+                found[text].append(row["_id"])
         document, ends = "".join(parts), np.cumsum([len(part) for part in parts])
-        inside = [text for text in others if text in document]
-        for text in (*whole_passages.intersection(parts), *inside):
-            start = document.index(text)
-            first, last = np.searchsorted(ends, [start, start + len(text) - 1], side="right")
-            found[text] += ids[first : last + 1]
+        for text in others:
+            if text in document:
+                start = document.index(text)
+                first, last = np.searchsorted(ends, [start, start + len(text) - 1], side="right")
+                found[text] += [row["_id"] for row in own[first : last + 1]]
     return found, others
 
 

@@ -149,6 +149,7 @@ LABELS = [
     ("Which sentence?", "Sentence 14 is here. Sentence 15 is here.", "", ""),  # of two passages
     ("Which row?", "Row", "", ""),  # of 200
     ("Which of two?", "folder", "", ""),  # a word of two documents
+    ("Which section?", "The *deepest* wells", "", ""),  # a heading
     ("Which copy?", "", "copy.md", ""),  # of two that are different
     ("Nothing?", "There is no such text.", "", ""),
     ("", "Gone.", "", ""),
@@ -165,6 +166,7 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
     rows = [{"id": f"r{i}", "text": f"Row {i}."} for i in range(200)]
     (messy / "deep" / "er" / "copy.md").write_text("Another.")
     (messy / "deep" / "er" / "folder.md").write_text("This folder is empty.")
+    (messy / "wells.md").write_text("# Wells\n\nMany.\n\n## The deepest wells\n\nThey are old.")
     (messy / "deep" / "setup.md").write_text("Yet another, in another folder.")
     (messy / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     pd.DataFrame(LABELS + many, columns=columns).to_csv(messy / "pairs.csv", index=False)
@@ -193,10 +195,11 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
         "Who said no?": ["faq.csv#7", "faq.csv#8"],
         "Which sentence?": ["deep/long.txt#1", "deep/long.txt#2"],
         "Row 17?": ["rows.jsonl#r17"],
+        "Which section?": ["wells.md#2"],
     }
     for question, passages in expected.items():
         assert judged[question] == {f"my_files/{name}" for name in passages}, question
-    assert len(judged) == 256
+    assert len(judged) == 257
     assert done.notes["labels"] == {name: len(found.queries) for name, found in loaded.items()}
     assert all(len(found.queries) > 20 for found in loaded.values())
     splits = [
