@@ -34,6 +34,7 @@ WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
 INT8_TOKEN_BUDGET = 512  # ONNX Runtime is slower with larger batches
 _MANY_TEXTS = 50  # of which a tenth is no accident
+_USUAL_LIMIT = 128  # tokens; who sets a lower one, as the demo does, knows it
 
 logger = logging.getLogger(__name__)
 
@@ -304,7 +305,9 @@ class Retriever:
 
     def _check_cuts(self, n_full: int, n_texts: int, max_length: int) -> None:
         """Warn once if more than a tenth of many texts is as long as the limit, or was longer."""
-        if n_texts >= _MANY_TEXTS and n_full > n_texts / 10 and not self._has_warned_of_cuts:
+        if n_texts < _MANY_TEXTS or max_length < _USUAL_LIMIT or self._has_warned_of_cuts:
+            return
+        if n_full > n_texts / 10:
             self._has_warned_of_cuts = True
             logger.warning(
                 "%d of %d texts fill the %d tokens that the model reads, so what they say after "

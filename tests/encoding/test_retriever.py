@@ -55,8 +55,10 @@ def test_an_export_is_encoded_by_its_contract_unless_other_settings_are_stated(b
     assert_close(other.encode_queries(TEXTS), expected)
 
 
-def test_many_texts_that_are_cut_are_named_once(bert_folder, caplog):
+def test_many_texts_that_are_cut_are_named_once(bert_folder, caplog, monkeypatch):
     retriever = Retriever(bert_folder, pooling="mean", device="cpu", passage_max_length=20)
+    retriever.encode_passages([LONG * 3] * 60)  # with a limit that was set on purpose
+    monkeypatch.setattr(encoding, "_USUAL_LIMIT", 20)
     retriever.encode_passages(["Why?"] * 54 + [LONG * 3] * 6)
     retriever.encode_passages([LONG * 3] * 9)
     assert "tokens that the model reads" not in caplog.text
