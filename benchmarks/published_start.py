@@ -1,4 +1,4 @@
-"""What adapting and pre-training do to a published model, on five small collections.
+"""What adapting and pre-training do to a published model, on five collections.
 
     python -m benchmarks.published_start collections DATA OUT [--whole]
     python -m benchmarks.published_start run MODEL OUT COLLECTION --arms untouched adapt --sizes 128

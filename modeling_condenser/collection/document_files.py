@@ -282,15 +282,20 @@ def parse_markdown(text: str) -> Document:
 
 
 def parse_html(page: str, *, title: str = "") -> Document:
-    """Parse HTML, without scripts, styles, navigation and footers; of <main> alone if there is one.
+    """Parse HTML, without scripts, styles, navigation and footers.
 
-    The title is the given one, or the only heading of the first level, or that of the page.
+    Of a page with one <main>, only that is read if it has more than a quarter of the text. The
+    title is the given one, or the only heading of the first level, or that of the page.
     """
     soup = BeautifulSoup(page, "html.parser")
     stated = " ".join(soup.title.get_text().split()) if soup.title else ""
     _mark_lines(soup)
-    mains = [main for main in soup.select("main, [role=main]") if main.get_text().strip()]
-    content = mains[0] if len(mains) == 1 else soup
+    content: Tag = soup
+    mains = soup.select("main, [role=main]")
+    if len(mains) == 1 and len(mains[0].get_text()) > len(soup.get_text()) / 4:
+        content = mains[0]
+        if len(highest := soup("h1")) == 1:  # perhaps above <main>
+            stated = " ".join(highest[0].get_text().split())
     path: _Path = []
     found: list[tuple[_Path, list[str]]] = [(path, [])]
     for node in content.descendants:

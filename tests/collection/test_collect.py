@@ -394,14 +394,17 @@ def test_underlined_lines_are_headings_and_their_rules_are_levels():
     ("body", "texts"),
     [
         ("{skip}<main><h2>Wells</h2>deep</main>{aside}", ["deep"]),
-        ('{skip}<div role="main">deep</div>{aside}', ["deep"]),
-        ("{skip}<main> </main>deep", ["Skip to main content\n\ndeep"]),
+        ('{skip}<div role="main">very deep</div>{aside}', ["very deep"]),
+        ("{skip}<main> </main>deep", ["Skip\n\ndeep"]),
+        ("<main>Loading</main>" + "deep " * 9, ["Loading\n\n" + " ".join(["deep"] * 9)]),
         ("<main>one</main><main>two</main>", ["one\n\ntwo"]),
     ],
 )
 def test_of_html_with_one_main_element_only_that_is_read(body, texts):
-    around = {"skip": "<p>Skip to main content</p>", "aside": "<aside>Related</aside>"}
+    around = {"skip": "<p>Skip</p>", "aside": "<aside>More</aside>"}
     assert [text for _, text in parse_html(body.format(**around)).sections] == texts
+    above = parse_html("<title>Site</title><h1>Wells</h1><main><p>Some are deep.</main>")
+    assert above == ("Wells", [((), "Some are deep.")])
 
 
 def test_word_and_pdf_files_need_an_extra_which_is_named(tmp_path, monkeypatch, caplog):
