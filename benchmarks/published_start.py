@@ -14,8 +14,9 @@ A run that was interrupted continues. Arms: `untouched`; `adapt` (by its dev que
 without dev queries`, kept whatever the verdict is; and the objectives of `_OBJECTIVES`, each for
 the same number of steps. Sizes are numbers of labels, or `all`; 0, without fine-tuning, is always
 measured.
-With labels, `adapt` adapts what `untouched` became by fine-tuning, and `adapt with labels` adapts
-the model itself, with the labels as judged queries.
+With labels, `adapt` adapts what `untouched` became by fine-tuning, `adapt with labels` adapts the
+model itself, with the labels as judged queries, and `mixed` fine-tunes it with labels and
+distillation together.
 """
 
 import argparse
@@ -33,23 +34,22 @@ from typing import Any
 import numpy as np
 
 from modeling_condenser.adaptation.adapt import VERDICT_FILE, adapt, read_adaptation
-from modeling_condenser.adaptation.vector_map import apply_map
 from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QUERIES_FILE
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.significance import compare, correct
 from modeling_condenser.evaluation.system_results import Evaluator, SystemResult
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.model_files.model_folder import read_json
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, search_exact_arrays
+from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.fusion import choose_fusion
 from modeling_condenser.retrieval.runs import read_run, write_run
 from modeling_condenser.retrieval.systems import parse_system
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, describe_machine
 from modeling_condenser.runs.whole_files import write_json
+
+from .mixed_finetuning import finetune_mixed
 
 NAMES = ("health", "docstrings", "medquad", "boolq", "squad")
 MEASURE, DEPTH = "nDCG@10", 100
@@ -78,8 +78,8 @@ _OBJECTIVES: dict[str, dict[str, Any]] = {
     "tsdae": {"objective": "tsdae"},
 }
 _ADAPT = ("adapt", "adapt without dev queries")
-_WITH_LABELS = "adapt with labels"
-ARMS = ("untouched", *_ADAPT, _WITH_LABELS, *_OBJECTIVES)
+_WITH_LABELS, _MIXED = "adapt with labels", "mixed"
+ARMS = ("untouched", *_ADAPT, _WITH_LABELS, _MIXED, *_OBJECTIVES)
 
 
 def make_collections(data: Path, out: Path, limits: Limits) -> None:
@@ -160,22 +160,27 @@ class Runs:
 
     def run(self, arm: str, sizes: list[Size], seeds: list[int]) -> None:
         """Measure an arm without labels and with each number of them."""
-        if arm != _WITH_LABELS:
+        if arm not in (_WITH_LABELS, _MIXED):
             encoder = self.make(arm)
             self.measure(encoder, f"{arm}/0")
         for size, seed in ((size, seed) for size in sizes for seed in seeds):
             cell = f"{size}-{seed}"
             if arm == _WITH_LABELS:
-                found = self.adapt(self.model, arm, self.out / arm / cell / "made", size, seed)
+                found = self.adapt(self.model, arm, cell, size, seed)
+            elif arm == _MIXED:
+                settings = self.finetuning(self.model, size, seed, self.out / arm / cell / "run")
+                found = finetune_mixed(settings, self.embeddings("0"))
             elif arm in _ADAPT:
                 start = self.out / ARMS[0] / cell / "run" / MODEL_FOLDER
-                found = self.adapt(str(start), arm, self.out / arm / cell / "made")
+                found = self.adapt(str(start), arm, cell)
             else:
-                found = self.finetune(encoder, size, seed, self.out / arm / cell / "run")
+                own = self.out / arm / cell / "run"
+                found = str(finetune(self.finetuning(encoder, size, seed, own)))
             self.measure(found, f"{arm}/{cell}")
 
-    def finetune(self, encoder: str, size: Size, seed: int, out: Path) -> str:
-        settings = {
+    def finetuning(self, encoder: str, size: Size, seed: int, out: Path) -> dict[str, Any]:
+        """The settings of a fine-tuning."""
+        return {
             "encoder": encoder,
             "collection": self.collection,
             "train_size": None if size == ALL else size,
@@ -190,9 +195,12 @@ class Runs:
             "load_best_model_at_end": False,
             "output_dir": str(out),
         }
-        return str(finetune(settings))
 
-    def adapt(self, model: str, arm: str, out: Path, size: Size = 0, seed: int = 0) -> str:
+    def embeddings(self, cell: str) -> Path:
+        """The stored vectors of what `untouched` is in a cell."""
+        return self.out / ARMS[0] / cell / EMBEDDINGS_FOLDER
+
+    def adapt(self, model: str, arm: str, cell: str, size: Size = 0, seed: int = 0) -> str:
         corpus = self.collection
         if arm == _WITH_LABELS:
             corpus = str(self.with_labels(size, seed))
@@ -201,9 +209,14 @@ class Runs:
             if not Path(corpus).exists():
                 Path(corpus).mkdir()
                 shutil.copy(Path(self.collection) / CORPUS_FILE, corpus)
-        settings = {"model": model, "corpus": corpus, "output_dir": str(out), "keep_adapted": True}
-        if arm == _WITH_LABELS:
-            settings["labels"] = True
+        settings = {
+            "model": model,
+            "corpus": corpus,
+            "output_dir": str(self.out / arm / cell / "made"),
+            "embeddings": str(self.embeddings("0" if arm == _WITH_LABELS else cell)),
+            "keep_adapted": True,
+            "labels": arm == _WITH_LABELS,
+        }
         return str(adapt(settings).model)
 
     def with_labels(self, size: Size, seed: int) -> Path:
@@ -223,9 +236,8 @@ class Runs:
         """The folder of an arm's encoder."""
         if arm == ARMS[0]:
             return self.model
-        out = self.out / arm / "0" / "made"
         if arm in _ADAPT:
-            return self.adapt(self.model, arm, out)
+            return self.adapt(self.model, arm, "0")
         encoder = self.out / arm / "encoder"
         if not encoder.is_dir():
             settings = {
@@ -236,42 +248,18 @@ class Runs:
                 "per_device_train_batch_size": 32,
                 "learning_rate": 3e-5,
                 "warmup_steps": 0.1,
-                "output_dir": str(out),
+                "output_dir": str(self.out / arm / "0" / "made"),
                 **_OBJECTIVES[arm],
             }
             export_encoder(pretrain(settings), encoder)
         return str(encoder)
-
-    def search(self, encoder: str, cell: str, split: str) -> str:
-        """The run of an adapted model, whose passages are those of its start and the map."""
-        made = self.out / cell / "made"
-        if not (made / VERDICT_FILE).is_file():
-            return encoder
-        start = np.concatenate([*Embeddings.open(made / EMBEDDINGS_FOLDER).blocks()])
-        retriever = Retriever(encoder)
-        dense: Any = retriever.model[2]
-        matrix = dense.linear.weight.detach().cpu().numpy().T
-        collection = self.collections[split]
-        run = search_exact_arrays(
-            apply_map(start, matrix),
-            list(collection.passages["_id"]),
-            query_embeddings=retriever.encode_queries(list(collection.queries.values())),
-            query_ids=list(collection.queries),
-            depth=DEPTH,
-        )
-        file = self.out / cell / f"{split}.trec"
-        write_run(run, file, tag="adapted")
-        return str(file)
 
     def measure(self, encoder: str, cell: str) -> None:
         """Write the figures of an encoder, alone and fused with BM25, as the dev queries choose."""
         file = self.out / cell / "figures.json"
         if file.is_file():
             return
-        dev, test = (
-            self.evaluate(self.search(encoder, cell, split), cell, split)
-            for split in ("dev", "test")
-        )
+        dev, test = (self.evaluate(encoder, cell, split) for split in ("dev", "test"))
         fusion = choose_fusion(
             read_run(self.bm25["dev"].run_file),
             read_run(dev.run_file),

@@ -3,7 +3,8 @@
 1. Encode the passages, and make queries of them (`queries.py`).
 2. Learn where the vectors should move (`vector_map.py`).
 3. Judge the map on queries that it was not trained on.
-4. Write the start with the map as a module, or, if it is not better, the start as it is.
+4. Write the start with the map as a module, or, if it is not better, the start as it is; and the
+   vectors of what was written, so that a search of the passages encodes nothing.
 
 Without judged dev queries, each kind of query is judged by a map that was trained on the other
 kinds: queries of a kind that was trained on become better even where those of users become worse.
@@ -29,7 +30,8 @@ from transformers import AutoConfig
 from modeling_condenser.collection.collection import Qrels, fingerprint_passages
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.passages import find_rows
-from modeling_condenser.encoding.encode import encode_collection
+from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.encoding.encode import claim_folder, encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare
@@ -64,6 +66,7 @@ from .vector_map import Teacher, TrainingQueries, apply_map, fit_maps, select_qu
 logger = logging.getLogger(__name__)
 
 VERDICT_FILE = "verdict.json"
+START_EMBEDDINGS = "start-embeddings"
 _DEPTH, _DEV = 100, "dev"
 _MOST_ASKED = 300  # made queries of each kind that the verdict is about
 _LEAST_ASKED = 50
@@ -203,7 +206,8 @@ class _Adapter:
             self.dev = load_dev(recipe.corpus, judged="test")
 
     def run(self, identity: RunIdentity) -> Adaptation:
-        vectors = self.encode()
+        stored = self.encode()
+        vectors = np.concatenate([*stored.blocks()])  # (N, D)
         found = self.start.encode_queries([query.text for query in self.queries])
         teacher = Teacher(Bm25(self.passages), vectors, self.settings.bm25_weight)
         self.training = select_queries(self.queries, found, teacher)
@@ -221,6 +225,7 @@ class _Adapter:
                 shutil.copytree(self.start.folder, folder, dirs_exist_ok=True)
             else:  # whose own files do not state it
                 self.write(folder)
+        self.store_vectors(stored, matrix if is_adapted else None)
         facts = {"verdict": verdict.to_dict(), "is_adapted": is_adapted}
         seconds = round(time.perf_counter() - self.started, 1)
         record = {"seed": self.recipe.seed, "train_seconds": seconds}
@@ -228,10 +233,19 @@ class _Adapter:
         write_json(self.out / VERDICT_FILE, facts)
         return Adaptation(self.out / MODEL_FOLDER, verdict, is_adapted)
 
-    def encode(self) -> np.ndarray:
-        """The start's vectors of the passages, (N, D)."""
-        folder = self.out / EMBEDDINGS_FOLDER
-        return np.concatenate([*encode_collection(self.start, self.passages, folder).blocks()])
+    def encode(self) -> Embeddings:
+        """The start's vectors of the passages."""
+        folder = self.recipe.embeddings or self.out / START_EMBEDDINGS
+        return encode_collection(self.start, self.passages, folder)
+
+    def store_vectors(self, stored: Embeddings, matrix: np.ndarray | None) -> None:
+        """Write the vectors of the written model, which a search finds beside it."""
+        folder, size = self.out / EMBEDDINGS_FOLDER, stored.shard_size
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed call
+        model = Retriever(self.out / MODEL_FOLDER, dtype=self.recipe.dtype)
+        made = claim_folder(model, self.passages, folder, shard_size=size)
+        for shard, block in enumerate(stored.blocks()):
+            made.write_shard(shard, block if matrix is None else apply_map(block, matrix))
 
     def measure(self, passages: np.ndarray, queries: np.ndarray, asked: Questions) -> Values:
         """The figure of each query, from vectors (N, D) and (Q, D)."""

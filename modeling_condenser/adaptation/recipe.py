@@ -61,6 +61,8 @@ class AdaptationRecipe:
         n_queries: of each kind.
         keep_adapted: write the adapted model whatever the verdict is.
         pooling: of a plain encoder: "cls", "mean" or "max".
+        embeddings: folder of the start's embeddings of these passages, such as one that
+            `condenser search` wrote; written if it is new. By default it is in `output_dir`.
         dtype: of the weights while encoding: "float32", or "bfloat16", which is faster on
             accelerators and some CPUs.
         seed: of queries, map and training.
@@ -77,6 +79,7 @@ class AdaptationRecipe:
     n_queries: int = 2000
     keep_adapted: bool = False
     pooling: Pooling | None = None
+    embeddings: str | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     seed: int = 0
 

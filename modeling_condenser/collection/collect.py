@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import regex  # type: ignore[import-untyped]
 
-from modeling_condenser.model_files.model_folder import find_model_folder
+from modeling_condenser.model_files.model_folder import find_model_folder, module_paths, read_json
 from modeling_condenser.publishing.markdown import as_list
 from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import write_json
@@ -120,8 +120,11 @@ def _open_cutter(model: str | None, max_tokens: int | None, overlap: int) -> Cut
     if model:
         from transformers import AutoTokenizer  # takes seconds
 
-        tokenizer = AutoTokenizer.from_pretrained(find_model_folder(model))
-        longest = min(max_tokens or _MAX_TOKENS, tokenizer.model_max_length)
+        folder = find_model_folder(model)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        limits = read_json(folder / module_paths(folder)[0] / "sentence_bert_config.json", {})
+        limit = limits.get("max_seq_length") or tokenizer.model_max_length
+        longest = min(max_tokens or _MAX_TOKENS, limit)
         n_special = tokenizer.num_special_tokens_to_add()
     if longest < _LEAST_TOKENS or not 0 <= overlap < longest:
         raise ValueError(

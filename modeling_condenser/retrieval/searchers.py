@@ -3,6 +3,7 @@
 Encoding imports torch, and importing this module does not.
 """
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 from datasets import Dataset
 
-from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.collection import Collection, fingerprint_passages
 from modeling_condenser.encoding.embeddings import MANIFEST_FILE, Embeddings
 from modeling_condenser.model_files.model_folder import read_json
+from modeling_condenser.runs.run_folder import whole_folder
 
 from .bm25 import Bm25
 from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
@@ -105,6 +107,7 @@ def _open_dense(
         if read_json(place / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
             whole = retriever  # truncated vectors are stored
     client = connect(settings.index) if settings.database else None
+    _take_stored(Path(system.model).parent / EMBEDDINGS_FOLDER, place, whole, passages)
     vectors = encode_collection(
         whole,
         passages,
@@ -121,6 +124,14 @@ def _open_dense(
         return DenseSearcher(retriever, vectors, index, settings, 4 * vectors.dimension)
     index, n_bytes = _open_index(system, vectors, folder, settings)
     return DenseSearcher(retriever, vectors, index, settings, n_bytes)
+
+
+def _take_stored(beside: Path, place: Path, retriever: Any, passages: Dataset) -> None:
+    """Copy the vectors that `adapt` stored beside its model, if they are those of a new place."""
+    wanted = {"retriever": retriever.fingerprint, "passages": fingerprint_passages(passages)}
+    if not place.exists() and wanted.items() <= read_json(beside / MANIFEST_FILE, {}).items():
+        with whole_folder(place) as partial:
+            shutil.copytree(beside, partial, dirs_exist_ok=True)
 
 
 def _open_index(

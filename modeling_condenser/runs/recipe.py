@@ -145,6 +145,7 @@ def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
         if name not in known:
             nearest = get_close_matches(name, known, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            hint = hint or " `condenser VERB --help` lists those of a command."
             raise ValueError(f"There is no field {name!r}.{hint}")
     if settings.get("bf16"):
         import torch  # takes seconds, which commands without a model should not wait for

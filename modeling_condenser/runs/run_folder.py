@@ -38,11 +38,11 @@ START = "start_fingerprint"  # of the weights and the configuration that a train
 # Settings that may change when a run is resumed, because its result does not depend on them.
 _MAY_DIFFER = set(
     "dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
-    "dataloader_pin_memory devices disable_tqdm hub_always_push hub_model_id hub_private_repo "
-    "hub_revision hub_strategy log_level logging_dir logging_first_step logging_steps "
-    "preprocessing_workers project push_to_hub readiness report_to resume_from_checkpoint run_name "
-    "save_steps save_strategy save_total_limit trackio_bucket_id trackio_space_id "
-    "trackio_static_space_id work_folder".split()
+    "dataloader_pin_memory devices disable_tqdm embeddings hub_always_push hub_model_id "
+    "hub_private_repo hub_revision hub_strategy log_level logging_dir logging_first_step "
+    "logging_steps preprocessing_workers project push_to_hub readiness report_to "
+    "resume_from_checkpoint run_name save_steps save_strategy save_total_limit trackio_bucket_id "
+    "trackio_space_id trackio_static_space_id work_folder".split()
 )
 _NOT_RECORDED = {"output_dir", "hub_token"}  # the place of the folder, and a secret
 _PACKAGES = (

@@ -24,10 +24,14 @@ from modeling_condenser.adaptation.cross_encoder import rescore
 from modeling_condenser.adaptation.queries import Query
 from modeling_condenser.adaptation.recipe import AdaptationRecipe
 from modeling_condenser.adaptation.vector_map import TrainingQueries
-from modeling_condenser.collection.load import load_collection
+from modeling_condenser.collection.load import load_collection, load_passages
+from modeling_condenser.encoding import encode
+from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.verdict import judge
 from modeling_condenser.mining.miner import RelevanceScorer
+from modeling_condenser.retrieval.index import Index
 from tests.encoding.making import save_modules
 from tests.mining.test_miner import make_cross_encoder
 from tests.publishing.making import write_collection
@@ -158,6 +162,41 @@ def test_an_interrupted_adaptation_continues_to_the_same_model(adapted, tmp_path
     assert done.verdict == whole.verdict
     for file in ("model.safetensors", "2_Dense/model.safetensors"):
         assert (done.model / file).read_bytes() == (whole.model / file).read_bytes()
+
+
+def test_vectors_that_are_stored_are_not_encoded_again(
+    published, corpus, adapted, tmp_path, monkeypatch
+):
+    how, done = adapted
+    passages = load_passages(corpus)
+    encoded = Retriever(done.model).encode_passages(passages)
+    stored = str(tmp_path / "stored")
+    encode_collection(Retriever(published), passages, stored)
+    with monkeypatch.context() as patched:
+        patched.setattr(encode, "encode_shards", None)
+        again = adapt({**how, "output_dir": str(tmp_path / "out"), "embeddings": stored})
+    own = (each.verdict.comparison.mean_baseline for each in (again, done))
+    assert next(own) == pytest.approx(next(own))
+    monkeypatch.setattr(Retriever, "encode_passages", None)
+    index = Index.build(str(corpus), f"hybrid:{done.model}", folder=tmp_path / "index")
+    found = np.concatenate([*Embeddings.open(tmp_path / "index/embeddings").blocks()])
+    np.testing.assert_allclose(found, encoded, atol=1e-5)
+    assert len(index.search(["where is the river"], k=3)[0]) == 3
+    # Not taken for other passages.
+    fewer = passages.select(range(len(passages) - 1))
+    with pytest.raises(TypeError, match="not callable"):
+        Index.build(fewer, str(done.model))
+
+
+def test_the_vectors_of_a_start_that_is_kept_are_stored_beside_it(published, corpus, tmp_path):
+    nothing = {"learning_rate": 1e-12, "whitening": 0.0}
+    done = adapt(settings(published, corpus, tmp_path / "out", **nothing))
+    vectors = [
+        Embeddings.open(tmp_path / "out" / name) for name in ("embeddings", "start-embeddings")
+    ]
+    assert not done.is_adapted
+    assert vectors[0].retriever == vectors[1].retriever == Retriever(done.model).fingerprint
+    np.testing.assert_array_equal(*(np.concatenate([*each.blocks()]) for each in vectors))
 
 
 def test_documents_are_cut_into_passages_that_fit_and_hold_all_of_the_text(published, texts):

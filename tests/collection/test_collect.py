@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoTokenizer
 
 from modeling_condenser.collection.collect import collect
@@ -21,6 +22,7 @@ from modeling_condenser.collection.text_files import parse_table
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.retrieval.index import Index
+from tests.encoding.making import save_modules
 
 CHINESE = "企鹅生活在南极。它们吃磷虾。"
 GERMAN = "Grüße aus Köln. Die Straße ist größer."
@@ -295,6 +297,15 @@ def test_passages_fit_a_model_with_their_title_and_may_overlap(bert_folder, tmp_
     first, second, *_ = [row["text"] for row in rows_of(tmp_path / "out")]
     assert first == " ".join(f"This is number {i}." for i in range(4))
     assert second == " ".join(f"This is number {i}." for i in range(3, 7))
+
+
+def test_passages_fit_the_length_that_a_published_model_reads(bert_folder, tmp_path, texts):
+    model = save_modules(tmp_path / "model", bert_folder, lambda n: [Pooling(n)], length=32)
+    (tmp_path / "a.txt").write_text(" ".join(texts[:20]))
+    collect([str(tmp_path / "a.txt")], str(tmp_path / "out"), model=str(model))
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    lengths = [len(tokenizer(row["text"])["input_ids"]) for row in rows_of(tmp_path / "out")]
+    assert 16 < max(lengths) <= 32
 
 
 def test_a_title_that_is_as_long_as_a_passage_leaves_half_of_it_to_the_text(tmp_path):
