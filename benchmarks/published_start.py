@@ -310,19 +310,23 @@ class Page:
         }
         self.tests = correct(
             {
-                key: compare(values, self.values[start])
+                key: compare(values, self.mean(key[0], ARMS[0], *key[2:], like=key[1]))
                 for key, values in self.values.items()
-                if key[1] != ARMS[0] and (start := (key[0], ARMS[0], *key[2:])) in self.values
+                if key[1] != ARMS[0] and (key[0], ARMS[0], *key[2:]) in self.values
             }
         )
 
-    def mean(self, name: str, arm: str, size: Size, how: str) -> dict[str, float]:
-        """Each query's mean over the seeds."""
-        cells = [
-            found[how]
-            for (own, its_arm, cell), found in self.found.items()
-            if (own, its_arm, _size(cell)) == (name, arm, size)
-        ]
+    def cells(self, name: str, arm: str, size: Size) -> list[str]:
+        """The cells of an arm: one for each seed."""
+        return [key[2] for key in self.found if key[:2] == (name, arm) and _size(key[2]) == size]
+
+    def mean(
+        self, name: str, arm: str, size: Size, how: str, *, like: str | None = None
+    ) -> dict[str, float]:
+        """Each query's mean over the seeds, or over those that another arm has, too."""
+        names = self.cells(name, like or arm, size)
+        keys = [key for cell in names if (key := (name, arm, cell)) in self.found]
+        cells = [self.found[key][how] for key in keys]
         return {q: fmean(cell[q] for cell in cells) for q in cells[0]} if cells else {}
 
     def bm25(self, name: str) -> float:
@@ -351,7 +355,9 @@ class Page:
             }
             marks = {name: self.mark((name, arm, size, how)) for name in figures}
             if figures:
-                rows.append(self.row(arm, figures, marks))
+                n = min(len(self.cells(name, arm, size)) for name in figures)
+                seeds = f", {n} seed{'s' * (n > 1)}" if size else ""
+                rows.append(self.row(f"{arm}{seeds}", figures, marks))
         return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
     def row(
