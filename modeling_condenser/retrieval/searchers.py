@@ -128,8 +128,12 @@ def _open_dense(
 
 def _take_stored(beside: Path, place: Path, retriever: Any, passages: Dataset) -> None:
     """Copy the vectors that `adapt` stored beside its model, if they are those of a new place."""
-    wanted = {"retriever": retriever.fingerprint, "passages": fingerprint_passages(passages)}
-    if not place.exists() and wanted.items() <= read_json(beside / MANIFEST_FILE, {}).items():
+    manifest = read_json(beside / MANIFEST_FILE, {})
+    if (
+        not place.exists()
+        and manifest.get("retriever") == retriever.fingerprint
+        and manifest["passages"] == fingerprint_passages(passages)
+    ):
         with whole_folder(place) as partial:
             shutil.copytree(beside, partial, dirs_exist_ok=True)
 
