@@ -159,9 +159,9 @@ def _encode_missing(
     missing = embeddings.missing_shards()
     if embeddings.record and not missing:
         return
-    logger.info(
-        "Encoding %d of %d shards: %s", len(missing), len(embeddings.shards), embeddings.folder
-    )
+    if missing:
+        n_shards = len(embeddings.shards)
+        logger.info("Encoding %d of %d shards: %s", len(missing), n_shards, embeddings.folder)
     used, started = _worker_devices(retriever, devices), time.perf_counter()
     how: dict[str, Any] = {"dtype": retriever.dtype, "token_budget": retriever.token_budget}
     how |= {"truncate_dim": retriever.truncate_dim, **retriever.settings}
