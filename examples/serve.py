@@ -29,4 +29,6 @@ def make_app(index: Index) -> FastAPI:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     uvicorn.run(make_app(Index.open(sys.argv[1])), port=8000)

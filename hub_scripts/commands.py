@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -227,6 +228,9 @@ def adapt(line: "CommandLine") -> None:
     print(
         f"{done.verdict}\nwritten: {done.model} ({'adapted' if done.is_adapted else 'the start'})"
     )
+    if Path(settings["corpus"], "corpus.jsonl").is_file():
+        words = ("search", f"hybrid:{done.model}", settings["corpus"], "QUESTION")
+        _print_next(*words, yours="QUESTION")
 
 
 def evaluate(line: "CommandLine") -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from contextlib import nullcontext
+from difflib import get_close_matches
 from typing import Any, TextIO
 
 from .commands import COMMANDS
@@ -21,8 +22,8 @@ def main(words: list[str] | None = None) -> int:
     """Run a verb with the words behind `condenser`, by default those of this process.
 
     Returns:
-        The exit status: 0, or 2 after an error that the user can correct. With CONDENSER_DEBUG=1
-        the error is raised.
+        The exit status: 0, 2 after an error that the user can correct, or 130 if the user
+        interrupted. With CONDENSER_DEBUG=1 the error is raised.
     """
     about = {verb: inspect.getdoc(function) or "" for verb, function in COMMANDS.items()}
     verbs = "\n".join(f"  {verb:<18}{text.splitlines()[0]}" for verb, text in about.items())
@@ -36,9 +37,13 @@ def main(words: list[str] | None = None) -> int:
     )
     version = f"condenser {importlib.metadata.version('condenser')}"
     parser.add_argument("--version", action="version", version=version)
-    parser.add_argument("verb", choices=COMMANDS, metavar="VERB", help=argparse.SUPPRESS)
+    parser.add_argument("verb", metavar="VERB", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
+    if arguments.verb not in COMMANDS:
+        near = get_close_matches(arguments.verb, COMMANDS, n=1)
+        hint = f" Did you mean {near[0]}?" if near else f" Verbs are {', '.join(COMMANDS)}."
+        parser.error(f"There is no verb {arguments.verb!r}.{hint}")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("modeling_condenser").setLevel(logging.INFO)
     logging.getLogger("huggingface_hub").propagate = False  # it has a handler of its own
@@ -65,6 +70,11 @@ def main(words: list[str] | None = None) -> int:
             raise
         sys.stderr.write(f"error: {error}\n")
         return 2
+    except KeyboardInterrupt:
+        if os.environ.get("CONDENSER_DEBUG"):
+            raise
+        sys.stderr.write("interrupted: what was stored is kept for the same command\n")
+        return 130  # as shells do
     distributed = sys.modules.get("torch.distributed")
     if distributed and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()  # its threads can abort a process that exits

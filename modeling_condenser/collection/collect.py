@@ -3,7 +3,8 @@
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +24,7 @@ from .document_files import (
     FoundDocument,
     find_files,
 )
-from .labels import write_labels
+from .labels import Labels, write_labels
 from .passages import hash_text
 from .sentences import cut_at_sentences
 
@@ -39,6 +40,7 @@ def collect(
     out: str,
     *,
     labels: str | None = None,
+    label_columns: dict[str, str] | None = None,
     max_tokens: int | None = None,
     overlap: int = 0,
     model: str | None = None,
@@ -54,7 +56,9 @@ def collect(
     Args:
         folders: folders with files at any depth, or files.
         out: folder of the collection.
-        labels: table with the columns question, and passage (its text), file or id.
+        labels: table with the columns question, and passage (its text), file or id; read as
+            documents, too, only if `folders` names it.
+        label_columns: our names -> the table's names, such as {question: Frage, passage: Antwort}.
         max_tokens: of a passage with its title; without a model, words; 256 tokens or 180 words by
             default. A Chinese, Japanese or Thai character is a word.
         overlap: tokens that a passage may repeat of the one before, as whole sentences.
@@ -71,17 +75,20 @@ def collect(
     target, sources = Path(out), as_list(folders)
     _check(sources, target, labels, encoding)
     cut = _open_cutter(model, max_tokens, overlap)
-    files = find_files(sources, without=[target.resolve(), Path(labels or out).resolve()])
+    no_documents = {target.resolve(), Path(labels or out).resolve()}
+    files = find_files(sources, without=no_documents - {Path(each).resolve() for each in sources})
     done = Collected(str(out))
     columns = (*(text_column or ()), *TEXT_COLUMNS)
-    found = FileReader(done, columns, title_column, encoding).read(files)
+    reader = FileReader(done, columns, title_column, encoding)
+    read_labels = Labels.read(Path(labels), label_columns or {}) if labels else None
     with whole_folder(target) as folder:
         with (folder / CORPUS_FILE).open("w", encoding="utf-8") as corpus:
-            documents = _write_passages(corpus, found, cut, done)
+            documents = _write_passages(corpus, reader.read(files), cut, done)
+        _check_columns(text_column or (), reader.columns)
         if not documents:
             raise ValueError(f"There are no documents in {', '.join(sources)}:\n{done}")
-        if labels:
-            write_labels(folder, Path(labels), documents, done)
+        if read_labels:
+            write_labels(folder, read_labels, documents, done)
         write_json(folder / FACTS_FILE, vars(done))
     done.warn()
     return done
@@ -108,6 +115,17 @@ def _check(sources: list[str], target: Path, labels: str | None, encoding: str |
         codecs.lookup(encoding or "utf-8")
     except LookupError:
         raise ValueError(f"encoding is {encoding!r}, expected a name such as cp1252.") from None
+
+
+def _check_columns(wanted: Iterable[str], columns: Collection[str]) -> None:
+    """Raise a ValueError if no table has a column that the user named."""
+    for name in set(wanted).difference(columns):
+        near = get_close_matches(name.casefold(), map(str.casefold, columns), n=1)
+        hints = [f" Did you mean {each}?" for each in columns if each.casefold() in near]
+        raise ValueError(
+            f"No table has a column {name!r}.{''.join(hints[:1])} Columns are "
+            f"{', '.join(sorted(columns)) or 'none, as there are no tables'}."
+        )
 
 
 Cut = Callable[[str, str], Iterator[tuple[str, str, bool]]]

@@ -146,12 +146,14 @@ class FileReader:
         text_columns: of tables; of several, the first that a row has is read.
         title_column: of tables.
         encoding: of text that is not UTF-8; found out by default.
+        columns: of the tables that were read.
     """
 
     done: Collected
     text_columns: Sequence[str] = TEXT_COLUMNS
     title_column: str = "title"
     encoding: str | None = None
+    columns: set[str] = field(default_factory=set)
 
     def read(self, files: Mapping[str, Path]) -> Iterator[FoundDocument]:
         """Read the documents of files, see `find_files`."""
@@ -200,6 +202,7 @@ class FileReader:
             sections = [Section((), str(text))] if isinstance(text, str | int | float) else []
             row_id = _first({**row, "": number}, ("_id", "id", ""))
             yield FoundDocument(f"{name}#{row_id}", name, Document(title, sections))
+        self.columns.update(map(str, columns))
         if columns.keys().isdisjoint(self.text_columns):
             raise ValueError(
                 f"there is no column {' or '.join(self.text_columns)}, only "

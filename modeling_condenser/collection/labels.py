@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,36 +23,81 @@ logger = logging.getLogger(__name__)
 _SPLITS = ("train", "dev", "test")
 _QUESTION_COLUMNS = ("question", "query")
 _TEXT_COLUMNS, _NAME_COLUMNS = ("passage", "text"), ("file", "passage_id", "id")
+_COLUMNS = (*_QUESTION_COLUMNS, *_TEXT_COLUMNS, *_NAME_COLUMNS)
 _MOST_DOCUMENTS = 5  # with a text; one that more have does not say which is meant
 _SHORT_TEXT = 30  # letters and digits; of a shorter part of a passage, two do not say it either
 
 
+class Labels(NamedTuple):
+    """The rows of a file of labels, and how many have more fields than columns."""
+
+    file: Path
+    rows: list[dict[str, Any]]
+    n_ragged: int
+
+    @classmethod
+    def read(cls, file: Path, columns: Mapping[str, str]) -> "Labels":
+        """Read a file; `columns` are our names -> the file's names.
+
+        Raises:
+            ValueError: a column is missing.
+        """
+        rows, n_ragged, _ = read_any_rows(file)
+        rows = list(rows)
+        stated = {str(name).strip(): None for row in rows for name in row}
+        for name, own in columns.items():
+            if name not in _COLUMNS or own not in stated:
+                raise ValueError(
+                    f"label_columns is {dict(columns)}: expected some of {', '.join(_COLUMNS)}, "
+                    f"and columns of {file}, which are {', '.join(stated)}."
+                )
+        ours = {own: name for name, own in columns.items()}
+        labels = [
+            {ours.get(key := str(name).strip(), key.lower()): value for name, value in row.items()}
+            for row in rows
+        ]
+        found = {name for row in labels for name in row}
+        for expected in (_QUESTION_COLUMNS, (*_TEXT_COLUMNS, *_NAME_COLUMNS)):
+            if found.isdisjoint(expected):
+                raise ValueError(
+                    f"{file} has no column {' or '.join(expected)}: its columns are "
+                    f"{', '.join(stated) or 'none'}. Name them with --label_columns "
+                    '"{question: ..., passage: ...}".'
+                )
+        if unread := found.difference(_COLUMNS):
+            logger.info("Columns of %s that are not read: %s.", file, ", ".join(sorted(unread)))
+        return cls(file, labels, n_ragged)
+
+
 def write_labels(
-    folder: Path, file: Path, documents: Mapping[str, Sequence[str]], done: Collected
+    folder: Path, labels: Labels, documents: Mapping[str, Sequence[str]], done: Collected
 ) -> None:
     """Write queries and judgements; all labels of a document are in one split.
 
     Args:
         folder: of the collection, with its passages.
-        file: of the labels.
+        labels: that were read.
         documents: document -> ids of its passages, also of those that it shares with earlier ones.
         done: counts the labels, and why some are left out.
 
     Raises:
-        ValueError: a column is missing, or no label has a passage in the collection.
+        ValueError: no label has a passage in the collection.
     """
     owners: dict[str, str] = {}  # passage -> the first document that has it
     for document, ids in documents.items():
         for passage in ids:
             owners.setdefault(passage, document)
-    labels = _read_labels(file, done)
-    judged = _find_passages(labels, folder / CORPUS_FILE, documents, owners, done)
+    done.counts["labels"] = len(labels.rows) + labels.n_ragged
+    if labels.n_ragged:
+        done.left_out["labels"][RAGGED_ROWS] = labels.n_ragged
+    judged = _find_passages(labels.rows, folder / CORPUS_FILE, documents, owners, done)
     if not judged:
         raise ValueError(
-            f"{file}: no label has a passage in the collection ({dict(done.left_out['labels'])}). "
-            "A passage is its text or a part of it, a file is named as it is in the folder, and "
-            "ids are in the columns of your tables."
+            f"{labels.file}: no label has a passage in the collection "
+            f"({dict(done.left_out['labels'])}). A passage is its text or a part of it, a file is "
+            "named as it is in the folder, and ids are in the columns of your tables."
         )
+    _warn_of_titles(judged, folder / CORPUS_FILE)
     queries, qrels = [], {split: ["\t".join(QRELS_HEADER)] for split in _SPLITS}
     splits = _split_by_document([passages for _, passages in judged], owners)
     for (question, passages), split in zip(judged, splits, strict=True):
@@ -69,6 +114,19 @@ def write_labels(
         logger.warning("No question is in %s: give labels of more documents.", " or ".join(empty))
 
 
+def _warn_of_titles(judged: Sequence[tuple[str, set[str]]], corpus: Path) -> None:
+    """Log a warning if questions are the titles of their passages, as in a collected FAQ."""
+    titles = {row["_id"]: _squeeze(row["title"]) for row in read_json(corpus)}
+    n_same = sum(_squeeze(question) in map(titles.get, passages) for question, passages in judged)
+    if n_same > len(judged) / 2:
+        logger.warning(
+            "%d of %d questions are the title of their own passage, so every measure will be near "
+            "1 and say nothing of your users. Leave the titles out (--title_column), or give "
+            "questions that users asked.",
+            *(n_same, len(judged)),
+        )
+
+
 def _name_query(question: str) -> str:
     """The id of a question, which stays when others come and go: run files name it."""
     return f"q{hashlib.sha256(plain_text(question).encode()).hexdigest()[:12]}"
@@ -76,24 +134,6 @@ def _name_query(question: str) -> str:
 
 def _write_lines(file: Path, lines: Iterable[str]) -> None:
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def _read_labels(file: Path, done: Collected) -> list[dict[str, Any]]:
-    rows, n_ragged, _ = read_any_rows(file)
-    labels = [{str(name).strip().lower(): value for name, value in row.items()} for row in rows]
-    columns = {name for row in labels for name in row}
-    for expected in (_QUESTION_COLUMNS, (*_TEXT_COLUMNS, *_NAME_COLUMNS)):
-        if columns.isdisjoint(expected):
-            raise ValueError(
-                f"{file} has no column {' or '.join(expected)}: its columns are "
-                f"{', '.join(sorted(columns)) or 'none'}."
-            )
-    if unread := columns.difference(_QUESTION_COLUMNS, _TEXT_COLUMNS, _NAME_COLUMNS):
-        logger.info("Columns of %s that are not read: %s.", file, ", ".join(sorted(unread)))
-    done.counts["labels"] = len(labels) + n_ragged
-    if n_ragged:
-        done.left_out["labels"][RAGGED_ROWS] = n_ragged
-    return labels
 
 
 def _find_passages(

@@ -2,7 +2,7 @@
 
 manifest.json       the fields of `Embeddings`
 shard-00000.npy     (rows, D) float32 vectors of consecutive passages; a shard is always complete
-passage_ids.arrow   ids in the order of the rows, each with a hash of its passage
+passage_ids.arrow   ids in the order of the rows, each with a hash of its title and text
 encoding.json       time, memory and hardware of encoding
 """
 
@@ -23,13 +23,14 @@ import pyarrow.feather as pf
 import pyarrow.parquet as pq
 from datasets import Dataset
 
-from modeling_condenser.collection.passages import COLUMNS, iterate_rows
+from modeling_condenser.collection.passages import iterate_rows
 from modeling_condenser.model_files.model_folder import read_json
 from modeling_condenser.runs.progress import bar
 from modeling_condenser.runs.run_folder import restore_folder, whole_folder
 from modeling_condenser.runs.whole_files import whole_file, write_json
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
+_HASH = "text_hash"  # a column; "hash", of older versions, was also of the id
 
 Dtype = Literal["float32", "bfloat16", "int8"]
 """Type of an encoder's weights; "int8" is the file of `condenser export --onnx int8`."""
@@ -45,10 +46,10 @@ def id_column(passages: Dataset) -> pa.Array:
 
 
 def hash_passages(passages: Dataset) -> np.ndarray:
-    """A hash of id, title and text of each passage, (N,) int64."""
+    """A hash of title and text of each passage, (N,) int64."""
     hashes = array("q")
-    for row in iterate_rows(passages.select_columns(list(COLUMNS))):
-        content = json.dumps([row[name] for name in COLUMNS]).encode()
+    for row in iterate_rows(passages.select_columns(["title", "text"])):
+        content = json.dumps([row["title"], row["text"]]).encode()
         digest = hashlib.blake2b(content, digest_size=8).digest()
         hashes.append(int.from_bytes(digest, "little", signed=True))
     return np.asarray(hashes)
@@ -101,7 +102,7 @@ class Embeddings:
         manifest = asdict(self)
         del manifest["folder"]
         with whole_folder(self.folder) as partial:
-            table = pa.table({"_id": ids} | ({} if hashes is None else {"hash": hashes}))
+            table = pa.table({"_id": ids} | ({} if hashes is None else {_HASH: hashes}))
             pf.write_feather(table, partial / IDS_FILE, compression="uncompressed")
             write_json(partial / MANIFEST_FILE, manifest)
 
@@ -158,8 +159,8 @@ class Embeddings:
     @property
     def hashes(self) -> np.ndarray | None:
         """The hashes of the passages, (N,) int64; None in folders of older versions."""
-        has_hashes = "hash" in self._passages.column_names
-        return self._passages["hash"].to_numpy() if has_hashes else None
+        has_hashes = _HASH in self._passages.column_names
+        return self._passages[_HASH].to_numpy() if has_hashes else None
 
     def are_of(self, passages: Dataset) -> bool:
         """Return whether passages have these ids, in this order."""

@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from datasets import Dataset
 
@@ -137,13 +135,12 @@ def _find_kept(earlier: Embeddings, new: Embeddings) -> _Kept | None:
     order = np.argsort(old_hashes)
     places = np.searchsorted(old_hashes, hashes, sorter=order)
     rows = order[np.minimum(places, len(order) - 1)]
-    same_ids = pc.equal(new.passage_ids, earlier.passage_ids.take(pa.array(rows))).to_numpy()
     is_there = ~np.isin(rows // earlier.shard_size, earlier.missing_shards())
-    rows = np.where((old_hashes[rows] == hashes) & same_ids & is_there, rows, -1)
-    n_kept = int((rows >= 0).sum())
+    rows = np.where((old_hashes[rows] == hashes) & is_there, rows, -1)
+    n_kept, n_used = int((rows >= 0).sum()), len(np.unique(rows[rows >= 0]))
     logger.info(
         "%s: %d new or changed passages are encoded, %d kept, %d deleted or changed ones dropped.",
-        *(earlier.folder, len(rows) - n_kept, n_kept, earlier.n_passages - n_kept),
+        *(earlier.folder, len(rows) - n_kept, n_kept, earlier.n_passages - n_used),
     )
     return _Kept(earlier, rows)
 

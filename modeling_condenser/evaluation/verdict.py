@@ -12,6 +12,7 @@ from .small import measure_small
 
 MEASURE = "nDCG@10"
 _QUERIES, _PASSAGES = 500, 2000  # that `judge` samples
+_FEW = 50  # queries
 
 Outcome = Literal["better", "no difference", "worse"]
 
@@ -48,10 +49,12 @@ class Verdict:
     def __str__(self) -> str:
         own = self.comparison
         low, high = own.interval or (float("nan"),) * 2
+        is_open = self.outcome == "no difference" and sum(own[-3:]) < _FEW
+        hint = ": so few show only large differences" if is_open else ""
         return (
             f"{self.outcome}: {self.measure} {own.mean_system:.3f} against {own.mean_baseline:.3f} "
             f"of the start, {own.difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f}, "
-            f"p = {own.p_value:.2g}) on {self.queries}"
+            f"p = {own.p_value:.2g}) on {self.queries}{hint}"
         )
 
 

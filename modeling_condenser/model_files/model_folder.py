@@ -29,7 +29,6 @@ _NOT_FOUND = (
     errors.RepositoryNotFoundError,
     errors.RevisionNotFoundError,
     errors.LocalEntryNotFoundError,
-    errors.HFValidationError,
 )
 
 
@@ -75,6 +74,10 @@ def fetch(
     which: Any = {"allow_patterns": only, "ignore_patterns": without, "revision": revision, **hub}
     try:
         return Path(snapshot_download(repository, repo_type=repo_type, **which))
+    except errors.HFValidationError:
+        raise FileNotFoundError(
+            f"There is no folder {name!r}, and a name on the Hub is owner/name."
+        ) from None
     except _NOT_FOUND as error:
         raise FileNotFoundError(
             f"There is no folder {name!r}, and it cannot be fetched from the Hub: {error}"
@@ -90,6 +93,8 @@ def find_model_folder(model: str | Path, **hub: Any) -> Path:
     name = resolve_encoder_name(model)
     if Path(name).is_dir():
         folder = find_weights(Path(name)) or Path(name)
+        if (folder / "corpus.jsonl").is_file():
+            raise ValueError(f"{name} is a collection, expected a model, which is named first.")
     else:
         folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS, **hub)
         if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):

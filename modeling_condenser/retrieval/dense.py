@@ -109,7 +109,10 @@ class DenseSearcher:
     bytes_per_vector: float | None = None  # in the index, or in the embeddings
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        """Find the best `depth` passages for each query."""
+        """Find the best `depth` passages for each query; a blank one finds none, as in BM25."""
+        queries = {name: text for name, text in queries.items() if text.strip()}
+        if not queries:
+            return {}
         vectors = self.retriever.encode_queries(list(queries.values()))
         return search_embeddings(
             self.embeddings,

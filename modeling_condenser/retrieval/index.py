@@ -161,7 +161,7 @@ class Index:
     def update(self, passages: PassageSource) -> None:
         """Change the index to these passages: encode new and changed ones, and drop all others.
 
-        Passages are the same if id, title and text are. Searches go on with the earlier ones
+        Passages are the same if title and text are. Searches go on with the earlier ones
         meanwhile.
         """
         with self._updating:

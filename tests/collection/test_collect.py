@@ -257,7 +257,7 @@ def test_a_messy_folder_is_evaluated_and_searched_and_the_index_follows_its_chan
 def test_labels_that_fit_nothing_are_refused_and_nothing_is_written(messy, tmp_path):
     labels = tmp_path / "pairs.csv"
     for content, message in (
-        ("question,answer\na,b\n", "no column passage or text or file or passage_id or id"),
+        ("Question,Answer\na,b\n", "no column passage or text .* are Question, Answer. Name"),
         (
             "question,file\na,b.md\n",
             r"no label has a passage .*'no such passage, or several documents': 1",
@@ -267,6 +267,30 @@ def test_labels_that_fit_nothing_are_refused_and_nothing_is_written(messy, tmp_p
         with pytest.raises(ValueError, match=message):
             collect([str(messy / "setup.md")], str(tmp_path / "out"), labels=str(labels))
         assert not (tmp_path / "out").exists()
+
+
+def test_a_faq_whose_questions_are_titles_is_no_test(tmp_path, caplog):
+    rows = [f"What is number {i}?,It is the letter {chr(97 + i)}." for i in range(20)]
+    (tmp_path / "faq.csv").write_text("\n".join(["Frage,Antwort", *rows]))
+    faq, out = [str(tmp_path / "faq.csv")], str(tmp_path / "out")
+    how = {"label_columns": {"question": "Frage", "passage": "Antwort"}, "labels": faq[0]}
+    done = collect(faq, out, text_column=["Antwort"], **how)
+    assert done.notes["labels"].total() == 20 and "are the title" not in caplog.text
+    collect(faq, out, text_column=["Antwort"], title_column="Frage", **how)
+    assert "20 of 20 questions are the title of their own passage" in caplog.text
+    corpus = (tmp_path / "out/corpus.jsonl").read_text()
+    with pytest.raises(ValueError, match="no column question or query: its columns are Frage, Ant"):
+        collect(faq, out, text_column=["Antwort"], labels=faq[0])
+    with pytest.raises(ValueError, match="expected some of question.* which are Frage, Antwort"):
+        collect(faq, out, labels=faq[0], label_columns={"question": "Fragen"})
+    with pytest.raises(ValueError, match="No table has a column 'antwrt'. Did you mean Antwort?"):
+        collect([*faq, *more_text(tmp_path)], out, text_column=["antwrt"], **how)
+    assert (tmp_path / "out/corpus.jsonl").read_text() == corpus
+
+
+def more_text(folder: Path) -> list[str]:
+    (folder / "a.txt").write_text("Penguins live in the south.")
+    return [str(folder / "a.txt")]
 
 
 def test_a_collection_is_no_folder_of_documents_and_copies_are_named(tmp_path):

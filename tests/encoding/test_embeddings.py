@@ -211,6 +211,16 @@ def test_only_new_and_changed_passages_are_encoded_even_after_a_kill(fails_on, t
     assert made.are_of(passages) and made.record["n_encoded"] == len(retriever.texts)
 
 
+def test_a_passage_that_has_another_id_is_not_encoded_again(tmp_path):
+    encode_collection(Counting(), PASSAGES, tmp_path / "e", shard_size=8)
+    rows = PASSAGES.select(range(1, 100))
+    renamed = rows.remove_columns("_id").add_column("_id", PASSAGES["_id"][:99])
+    unused = Counting()
+    made = encode_collection(unused, renamed, tmp_path / "e")
+    assert all_bytes(made) == hash_vectors(rows).tobytes() and unused.calls == []
+    assert made.are_of(renamed)
+
+
 def test_a_reader_of_the_earlier_vectors_is_not_disturbed_and_a_killed_swap_is_undone(tmp_path):
     folder, (passages, _) = tmp_path / "e", next_week()
     reader = encode_collection(HashRetriever(), PASSAGES, folder, shard_size=8)

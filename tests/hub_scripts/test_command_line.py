@@ -172,6 +172,20 @@ def test_an_error_is_one_line_and_status_2(words, message, capsys, tmp_path, mon
         main(words.split())
 
 
+def test_a_misspelt_verb_and_an_interrupt_are_one_line(capsys, monkeypatch):
+    with pytest.raises(SystemExit):
+        main(["serach", "bm25"])
+    assert "no verb 'serach'. Did you mean search?" in capsys.readouterr().err
+
+    def interrupt(_):
+        """Stop."""
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(COMMANDS, "search", interrupt)
+    assert main(["search"]) == 130
+    assert capsys.readouterr().err.startswith("interrupted: ")
+
+
 @pytest.mark.slow
 def test_bm25_starts_without_torch_and_no_help_imports_sentence_transformers(tmp_path):
     """Each takes seconds to import."""

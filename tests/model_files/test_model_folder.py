@@ -37,6 +37,9 @@ def test_a_revision_is_pinned_and_only_patterns_are_fetched(loopback_hub, tmp_pa
     for absent in ("owner/absent", "./absent"):
         with pytest.raises(FileNotFoundError, match=f"There is no folder '{absent}'"):
             find_model_folder(absent)
+    (tmp_path / "x/corpus.jsonl").write_text("{}")
+    with pytest.raises(ValueError, match="x is a collection, expected a model, which is named"):
+        find_model_folder(tmp_path / "x")
 
 
 def test_a_model_is_downloaded_without_other_formats_and_old_weights(loopback_hub, tmp_path):

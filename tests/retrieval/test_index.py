@@ -124,6 +124,11 @@ def test_the_example_of_the_docs_prints_what_they_say(tmp_path, monkeypatch, cap
     assert [each.id for each in Index.open("my-index").search(["the sea"])[0]] == ["sea"]
 
 
+def test_a_blank_query_finds_nothing(tmp_path, retriever):
+    index = Index.build({"a": "At a spring.", "b": "In May."}, f"hybrid:{retriever}")
+    assert [len(found) for found in index.search([" ", "May", ""], k=2)] == [0, 2, 0]
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
