@@ -46,6 +46,7 @@ def collect(
     model: str | None = None,
     text_column: list[str] | None = None,
     title_column: str = "title",
+    id_column: str = "_id",
     encoding: str | None = None,
 ) -> Collected:
     """Write the passages of files as a collection, in a new folder or that of an earlier call.
@@ -66,6 +67,7 @@ def collect(
             reads.
         text_column: of tables, before text, content and body; the first that a row has is read.
         title_column: of tables.
+        id_column: of tables; without ids, rows have their numbers, which change when a row goes.
         encoding: of text that is not UTF-8; found out by default.
 
     Raises:
@@ -79,12 +81,13 @@ def collect(
     files = find_files(sources, without=no_documents - {Path(each).resolve() for each in sources})
     done = Collected(str(out))
     columns = (*(text_column or ()), *TEXT_COLUMNS)
-    reader = FileReader(done, columns, title_column, encoding)
+    reader = FileReader(done, columns, title_column, id_column, encoding)
     read_labels = Labels.read(Path(labels), label_columns or {}) if labels else None
     with whole_folder(target) as folder:
         with (folder / CORPUS_FILE).open("w", encoding="utf-8") as corpus:
             documents = _write_passages(corpus, reader.read(files), cut, done)
-        _check_columns(text_column or (), reader.columns)
+        named = {*(text_column or ()), title_column, id_column} - {"title", "_id"}
+        _check_columns(named, reader.columns)
         if not documents:
             raise ValueError(f"There are no documents in {', '.join(sources)}:\n{done}")
         if read_labels:
@@ -119,7 +122,7 @@ def _check(sources: list[str], target: Path, labels: str | None, encoding: str |
 
 def _check_columns(wanted: Iterable[str], columns: Collection[str]) -> None:
     """Raise a ValueError if no table has a column that the user named."""
-    for name in set(wanted).difference(columns):
+    for name in sorted(set(wanted).difference(columns)):
         near = get_close_matches(name.casefold(), map(str.casefold, columns), n=1)
         hints = [f" Did you mean {each}?" for each in columns if each.casefold() in near]
         raise ValueError(

@@ -144,7 +144,7 @@ class FileReader:
     Attributes:
         done: counts what is read.
         text_columns: of tables; of several, the first that a row has is read.
-        title_column: of tables.
+        title_column, id_column: of tables.
         encoding: of text that is not UTF-8; found out by default.
         columns: of the tables that were read.
     """
@@ -152,6 +152,7 @@ class FileReader:
     done: Collected
     text_columns: Sequence[str] = TEXT_COLUMNS
     title_column: str = "title"
+    id_column: str = "_id"
     encoding: str | None = None
     columns: set[str] = field(default_factory=set)
 
@@ -200,7 +201,7 @@ class FileReader:
             text = _first(row, self.text_columns)
             title = " ".join(str(row.get(self.title_column) or "").split())
             sections = [Section((), str(text))] if isinstance(text, str | int | float) else []
-            row_id = _first({**row, "": number}, ("_id", "id", ""))
+            row_id = _first({**row, "": number}, (self.id_column, "id", ""))
             yield FoundDocument(f"{name}#{row_id}", name, Document(title, sections))
         self.columns.update(map(str, columns))
         if columns.keys().isdisjoint(self.text_columns):

@@ -283,6 +283,10 @@ def test_a_faq_whose_questions_are_titles_is_no_test(tmp_path, caplog):
         collect(faq, out, text_column=["Antwort"], labels=faq[0])
     with pytest.raises(ValueError, match="expected some of question.* which are Frage, Antwort"):
         collect(faq, out, labels=faq[0], label_columns={"question": "Fragen"})
+    with pytest.raises(ValueError, match="No table has a column 'nr'. Columns are Antwort"):
+        collect(faq, out, text_column=["Antwort"], id_column="nr", **how)
+    collect(faq, str(tmp_path / "named"), text_column=["Antwort"], id_column="Frage")
+    assert rows_of(tmp_path / "named")[0]["_id"] == "faq.csv#What_is_number_0?"
     with pytest.raises(ValueError, match="No table has a column 'antwrt'. Did you mean Antwort?"):
         collect([*faq, *more_text(tmp_path)], out, text_column=["antwrt"], **how)
     assert (tmp_path / "out/corpus.jsonl").read_text() == corpus
