@@ -82,14 +82,15 @@ def make_examples(
     found = start.encode_queries([query.text for query in queries])
     kept = select_queries(queries, found, teacher)
     rows = []
-    for query, vector, hard in list(zip(kept.queries, kept.vectors, kept.hard, strict=True))[:n]:
-        other = random.choice(hard[hard != query.passage])
-        scores = teacher.scores([query.text], vector[None])[0]
+    for i, query in enumerate(kept.queries[:n]):
+        other = random.choice(kept.hard[i][kept.hard[i] != query.passage])
+        both = np.array([query.passage, other])
+        parts = teacher.parts([query.text], kept.vectors[i : i + 1], both)
+        [label] = teacher.fuse(parts, kept.moments[i : i + 1]).tolist()
         texts = [
-            start.contract.passage(passages[int(i)]["title"], passages[int(i)]["text"])
-            for i in (query.passage, other)
+            start.contract.passage(passages[row]["title"], passages[row]["text"])
+            for row in both.tolist()
         ]
-        label = [float(scores[query.passage]), float(scores[other])]
         row = {"query": query.text, "positive": texts[0], "negative": texts[1], "label": label}
         rows.append(row)
     return Dataset.from_list(rows)

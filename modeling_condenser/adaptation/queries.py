@@ -62,9 +62,9 @@ class PassageParts:
 
     def __init__(self, titles: Sequence[str], texts: Sequence[str]):
         self.titles, self.texts = titles, texts
-        both = zip(titles, texts, strict=True)
-        self._counts = [Counter(_WORD.findall(f"{t} {text}".lower())) for t, text in both]
-        self._n_passages_with = Counter(word for counts in self._counts for word in counts)
+        self._n_passages_with = Counter[str]()
+        for row in range(len(texts)):
+            self._n_passages_with.update(self._words(row).keys())
 
     def title(self, row: int, random: Random) -> str | None:
         return self.titles[row].strip() or None
@@ -91,7 +91,7 @@ class PassageParts:
         return " ".join(self.texts[row][start:end].split())
 
     def keywords(self, row: int, random: Random) -> str | None:
-        counts, n_with = self._counts[row], self._n_passages_with
+        counts, n_with = self._words(row), self._n_passages_with
         most = max(_COMMON * len(self.texts), 2)
         weights = {
             word: math.sqrt(count) * math.log(len(self.texts) / n_with[word])
@@ -103,6 +103,10 @@ class PassageParts:
             return None
         chosen = set(random.sample(best, random.randint(3, min(6, len(best)))))
         return " ".join(word for word in counts if word in chosen)  # in their first order
+
+    def _words(self, row: int) -> Counter[str]:
+        """How often each word is in a passage."""
+        return Counter(_WORD.findall(f"{self.titles[row]} {self.texts[row]}".lower()))
 
 
 KINDS = ("title", "heading", "sentence", "span", "keywords")

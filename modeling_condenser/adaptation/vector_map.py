@@ -31,7 +31,7 @@ _FALSE_NEGATIVE = 0.95  # of the own passage's teacher score
 _LEAST_MOMENT = 3e-4  # of the largest one, so that few queries do not blow up what they lack
 _FIRST_RANKS = 16  # of the teacher, from which hard candidates are drawn
 _KEPT_RANK = 20  # a query is kept if its passage is among the first of BM25 or of the retriever
-_QUERIES_AT_ONCE = 256
+_QUERIES_AT_ONCE, _SCORES_AT_ONCE = 256, 2**25  # 128 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -48,24 +48,34 @@ class Teacher:
     passages: np.ndarray
     weight: float
 
-    def parts(self, texts: Sequence[str], vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Scores of BM25 and of the retriever for Q queries with vectors (Q, D): (Q, N) each."""
-        return np.stack([self.bm25.scores(text) for text in texts]), vectors @ self.passages.T
+    def parts(
+        self, texts: Sequence[str], vectors: np.ndarray, rows: np.ndarray | slice = slice(None)
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores of BM25 and of the retriever for Q queries with vectors (Q, D): (Q, N) each.
 
-    def scores(self, texts: Sequence[str], vectors: np.ndarray) -> np.ndarray:
-        """Standardised and fused, (Q, N) float32."""
-        return self.fuse(*self.parts(texts, vectors))
+        `rows` are those of the passages, all by default.
+        """
+        lexical = np.stack([self.bm25.scores(text)[rows] for text in texts])
+        return lexical, vectors @ self.passages[rows].T
 
-    def fuse(self, lexical: np.ndarray, dense: np.ndarray) -> np.ndarray:
-        """The weighted sum of standardised scores, (Q, N) float32."""
-        return self.weight * standardise(lexical) + (1 - self.weight) * standardise(dense)
+    def fuse(self, parts: Sequence[np.ndarray], moments: np.ndarray) -> np.ndarray:
+        """The weighted sum of parts (Q, C), standardised by moments (Q, 2, 2): (Q, C) float32."""
+        lexical, dense = (
+            (part - moments[:, i, :1]) / moments[:, i, 1:] for i, part in enumerate(parts)
+        )
+        return (self.weight * lexical + (1 - self.weight) * dense).astype(np.float32)
 
 
 def standardise(scores: np.ndarray) -> np.ndarray:
-    """Scores of each query, (Q, N), with mean 0 and deviation 1; 0 where all are equal."""
-    deviation = scores.std(axis=1, keepdims=True)
-    centred = scores - scores.mean(axis=1, keepdims=True)
-    return (centred / np.where(deviation > 0, deviation, 1)).astype(np.float32)
+    """Scores of one query with mean 0 and deviation 1; 0 where all are equal."""
+    [[mean, deviation]] = moments_of(scores[None])
+    return (scores - mean) / deviation
+
+
+def moments_of(scores: np.ndarray) -> np.ndarray:
+    """Mean and deviation of each query's scores (Q, N): (Q, 2); a deviation of 0 becomes 1."""
+    deviation = scores.std(axis=1)
+    return np.stack([scores.mean(axis=1), np.where(deviation > 0, deviation, 1)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -76,16 +86,19 @@ class TrainingQueries:
         queries: in the order of the vectors.
         vectors: (Q, D) float32.
         hard: (Q, 16) rows of the teacher's first passages.
+        moments: (Q, 2, 2) of BM25's and the retriever's scores of all passages, see `moments_of`.
     """
 
     queries: Sequence[Query]
     vectors: np.ndarray
     hard: np.ndarray
+    moments: np.ndarray
 
     def without(self, kind: str) -> "TrainingQueries":
         """The queries of the other kinds."""
         kept = [i for i, query in enumerate(self.queries) if query.kind != kind]
-        return TrainingQueries([self.queries[i] for i in kept], self.vectors[kept], self.hard[kept])
+        queries = [self.queries[i] for i in kept]
+        return TrainingQueries(queries, self.vectors[kept], self.hard[kept], self.moments[kept])
 
 
 def select_queries(
@@ -95,9 +108,10 @@ def select_queries(
 
     Queries of a file and judged ones are all kept.
     """
-    kept, hard = [], []
-    for first in bar(range(0, len(queries), _QUERIES_AT_ONCE), "teacher", unit="batch"):
-        some = queries[first : first + _QUERIES_AT_ONCE]
+    kept, hard, moments = [], [], []
+    size = min(_QUERIES_AT_ONCE, max(1, _SCORES_AT_ONCE // len(teacher.passages)))
+    for first in bar(range(0, len(queries), size), "teacher", unit="batch"):
+        some = queries[first : first + size]
         parts = teacher.parts([query.text for query in some], vectors[first : first + len(some)])
         rows = np.array([query.passage for query in some])
         is_found = np.zeros(len(some), dtype=bool)
@@ -105,12 +119,15 @@ def select_queries(
             own = np.take_along_axis(scores, rows[:, None], axis=1)  # (Q, 1)
             is_found |= ((scores > own).sum(axis=1) < _KEPT_RANK) & (own[:, 0] != 0)
         is_found |= np.array([query.kind in (FILE, JUDGED) for query in some])
-        fused = teacher.fuse(*parts)
+        both = np.stack([moments_of(scores) for scores in parts], axis=1)
+        fused = teacher.fuse(parts, both)
         depth = min(_FIRST_RANKS, fused.shape[1])
         best = np.argpartition(-fused, depth - 1, axis=1)[:, :depth]
         kept += (first + np.flatnonzero(is_found)).tolist()
         hard.append(best[is_found])
-    return TrainingQueries([queries[i] for i in kept], vectors[kept], np.concatenate(hard))
+        moments.append(both[is_found])
+    chosen = [queries[i] for i in kept]
+    return TrainingQueries(chosen, vectors[kept], np.concatenate(hard), np.concatenate(moments))
 
 
 def fit_maps(
@@ -157,13 +174,14 @@ def _train_change(
         own = np.array([query.passage for query in queries])
         listed = [row for query in queries for row in query.negatives]
         rows, places = np.unique([*own, *hard.ravel(), *listed], return_inverse=True)  # (C,)
-        scores = teacher.scores([query.text for query in queries], training.vectors[chosen])
-        targets = scores[:, rows]
+        asked = [query.text for query in queries]
+        parts = teacher.parts(asked, training.vectors[chosen], rows)
+        targets = teacher.fuse(parts, training.moments[chosen])
         for row, query in zip(targets, queries, strict=True):
             if query.scores:
                 known = np.searchsorted(rows, (query.passage, *query.negatives))
                 row[:] = -np.inf
-                row[known] = standardise(np.array([query.scores]))[0]
+                row[known] = standardise(np.array(query.scores))
         moved, found = texts[chosen] @ change, passages[rows] @ change
         student = _normalise(texts[chosen] + moved) @ _normalise(passages[rows] + found).T
         loss = distillation_loss(

@@ -267,7 +267,8 @@ def test_a_cross_encoder_scores_the_own_passage_and_the_hard_ones(published, cor
     hard = np.random.default_rng(0).permuted(np.tile(np.arange(30), (21, 1)), axis=1)[:, :16]
     vectors = np.zeros((21, 4), dtype=np.float32)
     scorer = RelevanceScorer(cross_encoder)
-    scored = rescore(TrainingQueries(queries, vectors, hard), passages, scorer)
+    moments = np.zeros((21, 2, 2), dtype=np.float32)
+    scored = rescore(TrainingQueries(queries, vectors, hard, moments), passages, scorer)
     assert scored.queries[20] == queries[20]
     reference = CrossEncoder(str(cross_encoder))
     for row, query in enumerate(scored.queries[:20]):

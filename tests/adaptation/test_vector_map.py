@@ -67,10 +67,22 @@ def test_a_passage_without_a_score_is_no_target():
     assert torch.isfinite(loss)
 
 
-def test_scores_are_standardised_by_query_and_equal_ones_are_zero():
-    found = standardise(np.array([[1.0, 2.0, 3.0], [4.0, 4.0, 4.0]]))
-    np.testing.assert_allclose(found[0], [-1.2247449, 0, 1.2247449], rtol=1e-6)
-    assert (found[1] == 0).all()
+def test_scores_are_standardised_and_equal_ones_are_zero():
+    found = standardise(np.array([1.0, 2.0, 3.0]))
+    np.testing.assert_allclose(found, [-1.2247449, 0, 1.2247449], rtol=1e-6)
+    assert (standardise(np.array([4.0, 4.0, 4.0])) == 0).all()
+
+
+def test_the_teacher_standardises_by_the_scores_of_all_passages():
+    passages = unit(np.random.default_rng(2).normal(size=(50, 8)))
+    words = Words({"a": np.arange(50.0), "b": np.zeros(50)})
+    teacher = Teacher(words, passages, weight=0.25)
+    queries, vectors = [Query("a", 49, "file"), Query("b", 0, "file")], passages[:2]
+    kept, rows = select_queries(queries, vectors, teacher), np.array([3, 49])
+    found = teacher.fuse(teacher.parts(["a", "b"], vectors, rows), kept.moments)
+    lexical = [standardise(words.scores(text))[rows] for text in "ab"]
+    dense = [standardise(vector @ passages.T)[rows] for vector in vectors]
+    np.testing.assert_allclose(found, 0.25 * np.stack(lexical) + 0.75 * np.stack(dense), rtol=1e-4)
 
 
 def unit(vectors):
