@@ -6,7 +6,7 @@
 4. Write the start with the map as a module, or, if it is not better, the start as it is; and the
    vectors of what was written, so that a search of the passages encodes nothing.
 
-Without judged dev queries, each kind of query is judged by a map that was trained on the other
+Without 20 judged dev queries, each kind of query is judged by a map that was trained on the other
 kinds: queries of a kind that was trained on become better even where those of users become worse.
 """
 
@@ -30,7 +30,7 @@ from transformers import AutoConfig
 from modeling_condenser.collection.collection import Qrels, fingerprint_passages
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.passages import find_rows
-from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.encoding.embeddings import MANIFEST_FILE, Embeddings
 from modeling_condenser.encoding.encode import claim_folder, encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
@@ -44,6 +44,7 @@ from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import ADAPTATION, Stage, publishable, read_provenance
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, search_exact_arrays
+from modeling_condenser.retrieval.fusion import FEWEST_QUERIES
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
@@ -126,7 +127,8 @@ def adapt(settings: Mapping[str, Any]) -> Adaptation:
     if (out / VERDICT_FILE).is_file():
         logger.info("%s is finished.", out)
         return read_adaptation(out)
-    logger.info("%s.", describe(passages, start, seed=recipe.seed))
+    stored = Path(recipe.embeddings or out / START_EMBEDDINGS) / MANIFEST_FILE
+    logger.info("%s.", describe(passages, start, seed=recipe.seed, is_encoded=stored.is_file()))
     return _Adapter(recipe, map_settings, start, passages, queries, teacher).run(identity)
 
 
@@ -204,6 +206,12 @@ class _Adapter:
         self.dev = None
         if isinstance(recipe.corpus, str):
             self.dev = load_dev(recipe.corpus, judged="test")
+        if self.dev and len(self.dev.qrels) < FEWEST_QUERIES:
+            logger.info(
+                "%d judged dev queries are fewer than %d: made queries decide instead.",
+                *(len(self.dev.qrels), FEWEST_QUERIES),
+            )
+            self.dev = None
 
     def run(self, identity: RunIdentity) -> Adaptation:
         stored = self.encode()
@@ -270,7 +278,11 @@ class _Adapter:
     def as_stage(self, verdict: Verdict) -> Stage:
         """The adaptation as a stage of the model's provenance."""
         objective = "adapt" if self.cross_encoder is None else "adapt_cross_encoder"
-        run = {**describe_machine(), "objective": objective, "verdict": str(verdict)}
+        is_judged = [query.kind == JUDGED for query in self.training.queries]
+        counts = {"n_passages": len(self.ids), "n_queries": is_judged.count(False)}
+        if n_judgements := sum(is_judged):
+            counts["n_judgements"] = n_judgements
+        run = {**describe_machine(), **counts, "objective": objective, "verdict": str(verdict)}
         settings = {**asdict(self.recipe), **asdict(self.settings)}
         recipe = publishable({"encoder": settings.pop("model"), **settings})
         return Stage(ADAPTATION, recipe, publishable(run))
@@ -334,8 +346,9 @@ class _Adapter:
             found[kind] = Questions(self.training.vectors[rows], names, qrels)
         if not found:
             raise ValueError(
-                "Nothing is left to judge by: there are no dev queries, and queries of one kind "
-                "only. Add a split dev to the collection, or a file of queries (queries)."
+                "Nothing is left to judge by: there are no dev queries, or fewer than "
+                f"{FEWEST_QUERIES}, and made queries of one kind only. Add dev queries to the "
+                "collection, or a file of queries (queries)."
             )
         return found
 

@@ -71,8 +71,13 @@ def cut_text(text: str, retriever: Retriever) -> Iterator[str]:
             yield passage
 
 
-def describe(passages: Dataset, retriever: Retriever, *, seed: int = 0) -> str:
-    """What a sample of passages looks like to a retriever, before anything is trained."""
+def describe(
+    passages: Dataset, retriever: Retriever, *, seed: int = 0, is_encoded: bool = False
+) -> str:
+    """What a sample of passages looks like to a retriever, before anything is trained.
+
+    It also says how long encoding will take, unless the passages are encoded.
+    """
     random = np.random.default_rng(seed)
     rows = random.choice(len(passages), min(_SAMPLE, len(passages)), replace=False)
     sample = passages.select(np.sort(rows))
@@ -94,8 +99,8 @@ def describe(passages: Dataset, retriever: Retriever, *, seed: int = 0) -> str:
         overlap = fmean(len(np.intersect1d(*rows)) / 10 for rows in zip(*first, strict=True))
     unknown = tokens.count(tokenizer.unk_token_id) / max(len(tokens), 1)
     split = n_split / max(len(words), 1)
+    cost = "" if is_encoded else f"; encoding takes about {seconds / 60:.1f} minutes"
     return (
         f"{unknown:.1%} of the tokens are unknown to the model, {split:.0%} of the words are split;"
-        f" BM25 and the model share {overlap:.0%} of their first ten results; encoding takes about"
-        f" {seconds / 60:.1f} minutes"
+        f" BM25 and the model share {overlap:.0%} of their first ten results{cost}"
     )

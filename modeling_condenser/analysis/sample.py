@@ -49,7 +49,7 @@ class Sample:
         if self.small is None:
             return {**facts, "pairs_are": "halves of one text"}
         counts = {"queries": len(self.small.queries), "passages": len(self.small.passages)}
-        collection = {"name": self.small.name, **counts}
+        collection = {"name": self.small.name, "split": self.measuring.split, **counts}
         return {**facts, "pairs_are": "query and judged passage", "collection": collection}
 
 

@@ -89,7 +89,8 @@ def collect(
         named = {*(text_column or ()), title_column, id_column} - {"title", "_id"}
         _check_columns(named, reader.columns)
         if not documents:
-            raise ValueError(f"There are no documents in {', '.join(sources)}:\n{done}")
+            found = f":\n{done}" if str(done) else ", because it has no files of a known kind."
+            raise ValueError(f"There are no documents in {', '.join(sources)}{found}")
         if read_labels:
             write_labels(folder, read_labels, documents, done)
         write_json(folder / FACTS_FILE, vars(done))

@@ -25,6 +25,7 @@ _QUESTION_COLUMNS = ("question", "query")
 _TEXT_COLUMNS, _NAME_COLUMNS = ("passage", "text"), ("file", "passage_id", "id")
 _COLUMNS = (*_QUESTION_COLUMNS, *_TEXT_COLUMNS, *_NAME_COLUMNS)
 _MOST_DOCUMENTS = 5  # with a text; one that more have does not say which is meant
+_BROAD = 5  # passages of a question; more are hardly all answers
 _SHORT_TEXT = 30  # letters and digits; of a shorter part of a passage, two do not say it either
 
 
@@ -92,10 +93,11 @@ def write_labels(
         done.left_out["labels"][RAGGED_ROWS] = labels.n_ragged
     judged = _find_passages(labels.rows, folder / CORPUS_FILE, documents, owners, done)
     if not judged:
+        why = ", ".join(f"{reason}: {n:,}" for reason, n in done.left_out["labels"].items())
         raise ValueError(
-            f"{labels.file}: no label has a passage in the collection "
-            f"({dict(done.left_out['labels'])}). A passage is its text or a part of it, a file is "
-            "named as it is in the folder, and ids are in the columns of your tables."
+            f"{labels.file}: no label has a passage in the collection ({why}). A passage is its "
+            "text or a part of it, a file is named as it is in the folder, and ids are in the "
+            "columns of your tables."
         )
     _warn_of_titles(judged, folder / CORPUS_FILE)
     queries, qrels = [], {split: ["\t".join(QRELS_HEADER)] for split in _SPLITS}
@@ -105,6 +107,12 @@ def write_labels(
         queries.append(json.dumps({"_id": query, "text": question}, ensure_ascii=False))
         qrels[split] += [f"{query}\t{passage}\t1" for passage in sorted(passages)]
     done.notes["labels"] = Counter({split: splits.count(split) for split in _SPLITS})
+    if n_broad := sum(len(passages) > _BROAD for _, passages in judged):
+        logger.warning(
+            "%d of %d questions have more than %d passages, because a label that names a document "
+            "is about all of its passages. Give the text of a passage to name one.",
+            *(n_broad, len(judged), _BROAD),
+        )
     _write_lines(folder / QUERIES_FILE, queries)
     (folder / QRELS_FOLDER).mkdir()
     for split, lines in qrels.items():
@@ -163,6 +171,8 @@ def _find_passages(
             judged.setdefault(plain_text(question), (question, set()))[1].update(passages)
     if unknown:
         names_shown = ", ".join(f"{name!r:.80}" for name in unknown[:3])
+        if len(unknown) > 3:
+            names_shown += f" and {len(unknown) - 3} more"
         logger.warning(
             "Labels that fit no passage, or several documents (of a table, give the row's id): %s",
             names_shown,

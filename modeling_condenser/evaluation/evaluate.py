@@ -127,7 +127,8 @@ def evaluate(
     if recipe.card and (recipe.task != "retrieval" or not exports):
         raise ValueError(
             "card is true, but a card shows retrieval by a local export with its own contract, and"
-            " none is evaluated: name the export's folder, without settings."
+            " none is evaluated: name the export's folder, without settings. (A folder in which"
+            " `adapt` kept the start is a copy of that model: leave out card.)"
         )
     with show_bars(progress):
         if recipe.task == "retrieval":

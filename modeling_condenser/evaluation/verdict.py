@@ -50,7 +50,7 @@ class Verdict:
         own = self.comparison
         low, high = own.interval or (float("nan"),) * 2
         is_open = self.outcome == "no difference" and sum(own[-3:]) < _FEW
-        hint = ": so few show only large differences" if is_open else ""
+        hint = "; so few queries show only large differences" if is_open else ""
         return (
             f"{self.outcome}: {self.measure} {own.mean_system:.3f} against {own.mean_baseline:.3f} "
             f"of the start, {own.difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f}, "

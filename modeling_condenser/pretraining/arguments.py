@@ -99,6 +99,8 @@ class CondenserTrainingArguments(TrainingArguments):
     dataloader_pin_memory: bool = field(default_factory=torch.cuda.is_available)
 
     def __post_init__(self) -> None:
+        if self.bf16 and not torch.accelerator.is_available():
+            self.use_cpu = True  # without it, transformers refuses bfloat16
         super().__post_init__()
         if self.objective in CONTRASTIVE:
             self.dataloader_drop_last = True  # a smaller batch would be another loss

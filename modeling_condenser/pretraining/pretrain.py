@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 
-from modeling_condenser.model_files.model_folder import resolve_encoder_name
+from modeling_condenser.model_files.model_folder import CONFIG_FILE, fetch, resolve_encoder_name
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
 from modeling_condenser.training.run import run_training, scale_learning_rate
 
@@ -48,8 +48,17 @@ def pretrain(
             "modeling_condenser.analysis.callback makes, or leave readiness out."
         )
 
+    if settings.get("eval_strategy", "no") != "no":
+        raise ValueError(
+            f"eval_strategy is {settings['eval_strategy']}, but pretrain has no texts to evaluate "
+            "on: measure readiness (readiness) instead, or give CondenserTrainer an eval_dataset "
+            "in Python."
+        )
+
     def make_trainer(recipe: PretrainingRecipe, arguments: Any) -> CondenserTrainer:
         name = resolve_encoder_name(recipe.tokenizer or recipe.encoder)
+        if not Path(name).is_dir():
+            fetch(name, only=[CONFIG_FILE])  # says what is wrong with a name
         tokenizer = AutoTokenizer.from_pretrained(name)
         model: Any = open_model(recipe)
         if recipe.base_learning_rate is not None and "learning_rate" not in settings:

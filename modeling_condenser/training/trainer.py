@@ -98,7 +98,8 @@ class ResumableTrainer(Trainer):
     def run_facts(self) -> dict[str, Any]:
         """Facts about data and training so far, for the run's record and the card."""
         seconds, steps = round(self.train_seconds, 3), self.state.global_step
-        return {**self.facts, "seed": self.args.seed, "steps": steps, "train_seconds": seconds}
+        settings = {"learning_rate": self.args.learning_rate, "seed": self.args.seed}
+        return {**self.facts, **settings, "steps": steps, "train_seconds": seconds}
 
     def describe_run(self, name: str) -> Stage:
         """This training as a stage, with the record and the log so far."""

@@ -96,7 +96,7 @@ def test_the_adapted_model_is_the_start_and_a_map(published, adapted):
     assert not np.allclose(found, before, atol=1e-2)
     np.testing.assert_allclose(Retriever(done.model).encode_queries(texts), found, atol=1e-5)
     card = (done.model / "README.md").read_text()
-    assert "A dense retriever, adapted to a collection. Against its start it is" in card
+    assert "A dense retriever, adapted to a collection. Verdict against its start: " in card
     assert "| objective | distillation of BM25 and the start" in card
     assert "AutoModel.from_pretrained" not in card
     # A finished folder is only read; a default that is stated is no other recipe.
@@ -113,6 +113,16 @@ def test_the_figures_of_the_verdict_are_those_of_the_written_model(published, ju
     own = done.verdict.comparison
     assert own.mean_system == pytest.approx(again.mean_system, abs=1e-6)
     assert own.mean_baseline == pytest.approx(again.mean_baseline, abs=1e-6)
+
+
+def test_few_dev_queries_are_no_judges(published, judged, tmp_path, caplog):
+    few = tmp_path / "few"
+    shutil.copytree(judged, few)
+    dev = (judged / "qrels/dev.tsv").read_text().splitlines()
+    (few / "qrels/dev.tsv").write_text("\n".join(dev[:20]))  # a head and 19 queries
+    done = adapt(settings(published, few, tmp_path / "out"))
+    assert "19 judged dev queries are fewer than 20: made queries decide" in caplog.text
+    assert done.verdict.queries.endswith("queries of kinds that were not trained on")
 
 
 def test_labels_are_judged_queries_of_the_split_train(published, corpus, tmp_path):

@@ -109,7 +109,7 @@ def test_texts_are_different_and_have_two_words_and_the_first_ones_of_a_stream_a
 def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(collection, texts):
     def choose(queries, passages, seed=1):
         sizes = {"texts": 4, "queries": queries, "passages": passages, "sample_seed": seed}
-        measuring = Measuring(collection=str(collection), **sizes)
+        measuring = Measuring(collection=str(collection), split="test", **sizes)
         return Sample.choose(measuring, Dataset.from_dict({"text": texts}))
 
     sample = choose(5, 20)

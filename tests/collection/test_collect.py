@@ -260,7 +260,7 @@ def test_labels_that_fit_nothing_are_refused_and_nothing_is_written(messy, tmp_p
         ("Question,Answer\na,b\n", "no column passage or text .* are Question, Answer. Name"),
         (
             "question,file\na,b.md\n",
-            r"no label has a passage .*'no such passage, or several documents': 1",
+            r"no label has a passage .*no such passage, or several documents: 1",
         ),
     ):
         labels.write_text(content)
@@ -290,6 +290,16 @@ def test_a_faq_whose_questions_are_titles_is_no_test(tmp_path, caplog):
     with pytest.raises(ValueError, match="No table has a column 'antwrt'. Did you mean Antwort?"):
         collect([*faq, *more_text(tmp_path)], out, text_column=["antwrt"], **how)
     assert (tmp_path / "out/corpus.jsonl").read_text() == corpus
+
+
+def test_labels_of_a_whole_document_are_warned_of(tmp_path, caplog):
+    sections = [f"# Part {i}\n\nPart {i} is about the number {i}.\n" for i in range(8)]
+    (tmp_path / "long.md").write_text("\n".join(sections))
+    (tmp_path / "short.md").write_text(sections[0])
+    (tmp_path / "labels.csv").write_text("question,file\nWhich part?,long.md\nOne?,short.md\n")
+    files = [str(tmp_path / name) for name in ("long.md", "short.md")]
+    collect(files, str(tmp_path / "out"), max_tokens=16, labels=str(tmp_path / "labels.csv"))
+    assert "1 of 2 questions have more than 5 passages" in caplog.text
 
 
 def more_text(folder: Path) -> list[str]:

@@ -33,9 +33,9 @@ def test_a_fine_tuning_is_judged_against_its_start_if_there_are_dev_queries(
     if grade == "1":
         assert found is not None
         assert "nDCG@10" in found
-        assert f"Against its start it is {found.partition(':')[0]}" in card
+        assert f"Verdict against its start: {found.partition(':')[0]}" in card
         assert judge_finetuned(settings, folder) == found  # which is only read
     else:
         assert found is None
         assert "no dev queries with relevant passages, so nobody knows whether" in caplog.text
-        assert "Against its start" not in card
+        assert "Verdict" not in card

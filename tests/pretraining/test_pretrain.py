@@ -188,6 +188,8 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),
         ({"fp16": True}, "fp16 is set, but this training runs on a CPU"),
+        ({"eval_strategy": "steps"}, "pretrain has no texts to evaluate on: measure readiness"),
+        ({"encoder": "startr"}, "There is no folder 'startr', and it cannot be fetched"),
         ({"objective": "ict", "query_length": 2}, "query_length is 2, which leaves no room"),
     ],
 )

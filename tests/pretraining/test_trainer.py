@@ -50,6 +50,13 @@ def make_trainer(tmp_path, bert_folder, tokenizer, texts):
     return make
 
 
+def test_bfloat16_needs_no_other_setting_on_a_cpu(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    made = CondenserTrainingArguments(str(tmp_path), bf16=True)
+    assert made.use_cpu and made.bf16
+    assert not CondenserTrainingArguments(str(tmp_path)).use_cpu
+
+
 def steps_of(trainer) -> list[dict[str, float]]:
     trainer.train()
     return [entry for entry in trainer.state.log_history if "loss" in entry]

@@ -9,6 +9,7 @@ import yaml
 from modeling_condenser.runs.run_folder import (
     RECIPE_FILE,
     RunIdentity,
+    check_run_folder,
     claim_run_folder,
     fingerprints_of,
     last_whole_checkpoint,
@@ -34,6 +35,14 @@ def test_a_new_or_empty_folder_gets_the_recipe(tmp_path):
         written = yaml.safe_load((folder / RECIPE_FILE).read_text())
         plain = {"corpus": [{"path": "a.txt", "join_rows": 2}], "label_names": ["labels"]}
         assert written == {n: v for n, v in {**SETTINGS, **plain}.items() if n != "output_dir"}
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_work_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(PermissionError, match="deep/new cannot be written: choose another output"):
+        check_run_folder(tmp_path / "deep" / "new", RunIdentity(SETTINGS))
+    monkeypatch.undo()
+    check_run_folder(tmp_path / "deep" / "new", RunIdentity(SETTINGS))
 
 
 def test_a_run_resumes_with_the_same_settings_but_for_those_that_do_not_change_its_result(tmp_path):

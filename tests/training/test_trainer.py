@@ -123,6 +123,7 @@ def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
     assert [(c.title, c.sha) for c in pushed(loopback_hub)] == [("As trained", done.oid)]
     files = loopback_hub.repo(NAME).files()
     (stage,) = json.loads(files["provenance.json"])
-    assert stage["recipe"]["learning_rate"] == 3e-4 and stage["run"]["steps"] == 2
+    assert stage["recipe"]["learning_rate"] == stage["run"]["learning_rate"] == 3e-4
+    assert stage["run"]["steps"] == 2
     assert not [name for name, data in files.items() if str(tmp_path).encode() in data]
     assert not [name for name in files if name.endswith(PICKLES)]
