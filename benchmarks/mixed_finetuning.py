@@ -1,7 +1,8 @@
 """Fine-tuning with labels and distillation together, for `benchmarks.published_start`.
 
-A batch of labelled queries (InfoNCE) alternates with a batch of queries made from the passages,
-whose target over their own passage and a hard one is the teacher of `adapt` (KL divergence).
+Batches of labelled queries (InfoNCE) are mixed with as many of queries made from the passages,
+whose target over their own passage and a hard one is the teacher of `adapt` (KL divergence). Unlike
+in `finetune`, queries may be as long as passages, and a batch may hold copies.
 """
 
 from collections.abc import Mapping

@@ -310,8 +310,10 @@ class Page:
         }
         self.tests = correct(
             {
-                key: compare(values, self.mean(key[0], ARMS[0], *key[2:], like=key[1]))
-                for key, values in self.values.items()
+                key: compare(
+                    self.mean(*key, like=ARMS[0]), self.mean(key[0], ARMS[0], *key[2:], like=key[1])
+                )
+                for key in self.values
                 if key[1] != ARMS[0] and (key[0], ARMS[0], *key[2:]) in self.values
             }
         )

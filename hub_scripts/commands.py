@@ -228,8 +228,9 @@ def adapt(line: "CommandLine") -> None:
     print(
         f"{done.verdict}\nwritten: {done.model} ({'adapted' if done.is_adapted else 'the start'})"
     )
-    if Path(settings["corpus"], "corpus.jsonl").is_file():
-        words = ("search", f"hybrid:{done.model}", settings["corpus"], "QUESTION")
+    corpus = settings["corpus"]
+    if isinstance(corpus, str) and Path(corpus, "corpus.jsonl").is_file():
+        words = ("search", f"hybrid:{done.model}", corpus, "QUESTION")
         _print_next(*words, yours="QUESTION")
 
 

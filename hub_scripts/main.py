@@ -55,12 +55,12 @@ def main(words: list[str] | None = None) -> int:
         sys.stderr = _Lines(sys.stderr)
     if arguments.verb in _WITHOUT_MODEL or {"-h", "--help"} & set(arguments.words):
         os.environ["CONDENSER_LAZY"] = "1"  # no torch and transformers, which take seconds
-    from tqdm.contrib.logging import logging_redirect_tqdm  # tqdm reads the variable above
-
-    from .command_line import CommandLine  # imports the package
-
-    os.environ.pop("CONDENSER_LAZY", None)
     try:
+        from tqdm.contrib.logging import logging_redirect_tqdm  # tqdm reads the variable above
+
+        from .command_line import CommandLine  # imports the package
+
+        os.environ.pop("CONDENSER_LAZY", None)
         verb = arguments.verb
         # In a terminal, a message goes above a bar, not behind it.
         with logging_redirect_tqdm() if sys.stderr.isatty() else nullcontext():

@@ -27,7 +27,12 @@ import torch
 from datasets import Dataset
 from transformers import AutoConfig
 
-from modeling_condenser.collection.collection import Qrels, fingerprint_passages
+from modeling_condenser.collection.collection import (
+    Collection,
+    Qrels,
+    fingerprint_judgements,
+    fingerprint_passages,
+)
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.encoding.embeddings import MANIFEST_FILE, Embeddings
@@ -71,6 +76,11 @@ START_EMBEDDINGS = "start-embeddings"
 _DEPTH, _DEV = 100, "dev"
 _MOST_ASKED = 300  # made queries of each kind that the verdict is about
 _LEAST_ASKED = 50
+_NO_JUDGES = (
+    f"Nothing is left to judge by: there are no dev queries, or fewer than {FEWEST_QUERIES}, and "
+    "made queries of one kind only. Add dev queries to the collection, or a file of queries "
+    "(queries)."
+)
 MARGIN = 0.005  # least gain on made queries that counts, because they are not those of users
 
 Values = dict[str, float]
@@ -108,18 +118,27 @@ def adapt(settings: Mapping[str, Any]) -> Adaptation:
     """
     recipe, map_settings = fill(settings, AdaptationRecipe, MapSettings)
     out = Path(recipe.output_dir)
+    own = (out / EMBEDDINGS_FOLDER).resolve()
+    if recipe.embeddings and Path(recipe.embeddings).resolve() == own:
+        raise ValueError(
+            f"embeddings is {recipe.embeddings}, where the adapted model's vectors are written: "
+            "name the folder of the start's vectors, or leave it out."
+        )
     defaults = {**asdict(AdaptationRecipe("", "", "")), **asdict(MapSettings())}
     check_run_folder(out, RunIdentity(settings, defaults=defaults))
     start = open_start(recipe)
     teacher = None if recipe.teacher is None else RelevanceScorer(recipe.teacher)
     passages = read_passages(recipe.corpus, start)
-    queries = collect_queries(recipe, passages)
+    queries, dev = collect_queries(recipe, passages), load_judges(recipe)
+    if dev is None and len({query.kind for query in queries}) == 1:
+        raise ValueError(_NO_JUDGES)
     identity = RunIdentity(
         settings,
         {
             START: start.fingerprint,
             "passages_fingerprint": fingerprint_passages(passages),
             "queries_sha256": hashlib.sha256(repr(queries).encode()).hexdigest(),
+            "dev_fingerprint": fingerprint_judgements(dev) if dev else "made queries",
         },
         defaults,
     )
@@ -129,7 +148,7 @@ def adapt(settings: Mapping[str, Any]) -> Adaptation:
         return read_adaptation(out)
     stored = Path(recipe.embeddings or out / START_EMBEDDINGS) / MANIFEST_FILE
     logger.info("%s.", describe(passages, start, seed=recipe.seed, is_encoded=stored.is_file()))
-    return _Adapter(recipe, map_settings, start, passages, queries, teacher).run(identity)
+    return _Adapter(recipe, map_settings, start, passages, queries, dev, teacher).run(identity)
 
 
 def open_start(recipe: AdaptationRecipe) -> Retriever:
@@ -154,6 +173,21 @@ def open_start(recipe: AdaptationRecipe) -> Retriever:
     return retriever
 
 
+def load_judges(recipe: AdaptationRecipe) -> Collection | None:
+    """The dev queries that decide, which are not trained on; None if fewer than 20 are judged."""
+    if not isinstance(recipe.corpus, str | Path):
+        return None
+    trained = load_collection(recipe.corpus, split="train") if recipe.labels else None
+    dev = load_dev(recipe.corpus, judged="train" if recipe.labels else "test", reported=trained)
+    n_judged = len(dev.qrels) if dev else 0
+    if 0 < n_judged < FEWEST_QUERIES:
+        logger.info(
+            "%d judged dev queries are fewer than %d: made queries decide instead.",
+            *(n_judged, FEWEST_QUERIES),
+        )
+    return dev if n_judged >= FEWEST_QUERIES else None
+
+
 def collect_queries(recipe: AdaptationRecipe, passages: Dataset) -> list[Query]:
     """The queries to train on: made from the passages, of a file, and judged ones."""
     titles, texts = list(passages["title"]), list(passages["text"])
@@ -162,12 +196,13 @@ def collect_queries(recipe: AdaptationRecipe, passages: Dataset) -> list[Query]:
         queries += read_queries(Path(recipe.queries), list(passages["_id"]), texts)
     if recipe.labels:
         judged = load_collection(recipe.corpus, split="train")
-        rows = find_rows(passages, chain.from_iterable(judged.qrels.values()))
+        known = chain.from_iterable(judged.qrels.values())
+        rows = find_rows(passages, known, strict=False)
         labelled = [
             Query(judged.queries[query], rows[passage], JUDGED)
             for query, grades in judged.qrels.items()
             for passage, grade in grades.items()
-            if grade > 0
+            if grade > 0 and passage in rows
         ]
         if (size := recipe.train_size) is not None:
             if size > len(labelled):
@@ -196,6 +231,7 @@ class _Adapter:
         start: Retriever,
         passages: Dataset,
         queries: list[Query],
+        dev: Collection | None,
         cross_encoder: RelevanceScorer | None,
     ) -> None:
         self.recipe, self.settings, self.start, self.passages = recipe, settings, start, passages
@@ -203,15 +239,7 @@ class _Adapter:
         self.started = time.perf_counter()
         self.cross_encoder = cross_encoder
         self.ids: list[str] = list(passages["_id"])
-        self.dev = None
-        if isinstance(recipe.corpus, str):
-            self.dev = load_dev(recipe.corpus, judged="test")
-        if self.dev and len(self.dev.qrels) < FEWEST_QUERIES:
-            logger.info(
-                "%d judged dev queries are fewer than %d: made queries decide instead.",
-                *(len(self.dev.qrels), FEWEST_QUERIES),
-            )
-            self.dev = None
+        self.dev = dev
 
     def run(self, identity: RunIdentity) -> Adaptation:
         stored = self.encode()
@@ -345,11 +373,7 @@ class _Adapter:
             qrels = {name: {passage: 1} for name, passage in zip(names, own, strict=True)}
             found[kind] = Questions(self.training.vectors[rows], names, qrels)
         if not found:
-            raise ValueError(
-                "Nothing is left to judge by: there are no dev queries, or fewer than "
-                f"{FEWEST_QUERIES}, and made queries of one kind only. Add dev queries to the "
-                "collection, or a file of queries (queries)."
-            )
+            raise ValueError(_NO_JUDGES)
         return found
 
 

@@ -145,7 +145,13 @@ def read_queries(file: Path, ids: Sequence[str], contents: Sequence[str]) -> lis
         text, name, passage = line.get("query"), line.get("passage_id"), line.get("passage")
         row = rows.get(str(name)) if name is not None else places.get(str(passage))
         negatives = [rows.get(str(other)) for other in line.get("negative_ids") or ()]
-        scores = tuple(map(float, line.get("scores") or ()))
+        try:
+            scores = tuple(map(float, line.get("scores") or ()))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{file}, row {number}: scores is {line['scores']!r:.80}, expected numbers in a "
+                "list."
+            ) from None
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"{file}, row {number}: query is {text!r:.80}, expected a text.")
         if row is None or None in negatives:

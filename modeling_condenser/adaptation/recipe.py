@@ -39,6 +39,17 @@ class MapSettings:
     batch_size: int = 128
     learning_rate: float = 3e-4
 
+    def __post_init__(self) -> None:
+        check_least(self, whitening=0, contrast_weight=0, learning_rate=0)
+        check_least(self, n_candidates=0, steps=1, batch_size=2)
+        check_least(self, teacher_temperature=1e-6, temperature=1e-6)
+        check_least(self, bm25_weight=0, judged_share=0, judged_weight=0)
+        for name in ("bm25_weight", "judged_share", "judged_weight", "whitening"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected 0 to 1.")
+        if not self.scales:
+            raise ValueError("scales is empty: expected numbers such as [1.0, 0.5, 2.0].")
+
 
 @dataclass(frozen=True)
 class AdaptationRecipe:

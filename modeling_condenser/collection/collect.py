@@ -2,7 +2,9 @@
 
 import codecs
 import json
+import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,6 +29,8 @@ from .document_files import (
 from .labels import Labels, write_labels
 from .passages import hash_text
 from .sentences import cut_at_sentences
+
+logger = logging.getLogger(__name__)
 
 FACTS_FILE = "collected.json"
 _LEAST_TOKENS, _MAX_WORDS, _MAX_TOKENS = 16, 180, 256  # 180 English words are about 256 tokens
@@ -66,8 +70,9 @@ def collect(
         model: folder or Hub name of the encoder whose tokens are counted, at most as many as it
             reads.
         text_column: of tables, before text, content and body; the first that a row has is read.
-        title_column: of tables.
-        id_column: of tables; without ids, rows have their numbers, which change when a row goes.
+        title_column: of tables, before title; "" for no titles.
+        id_column: of tables, before _id and id; without ids, rows have their numbers, which change
+            when a row goes.
         encoding: of text that is not UTF-8; found out by default.
 
     Raises:
@@ -75,6 +80,8 @@ def collect(
         ValueError: `out` holds something else, a setting is wrong, or there is no document.
     """
     target, sources = Path(out), as_list(folders)
+    if label_columns and not labels:
+        raise ValueError("label_columns is set, but there are no labels: give labels, too.")
     _check(sources, target, labels, encoding)
     cut = _open_cutter(model, max_tokens, overlap)
     no_documents = {target.resolve(), Path(labels or out).resolve()}
@@ -82,17 +89,17 @@ def collect(
     done = Collected(str(out))
     columns = (*(text_column or ()), *TEXT_COLUMNS)
     reader = FileReader(done, columns, title_column, id_column, encoding)
-    read_labels = Labels.read(Path(labels), label_columns or {}) if labels else None
+    read_labels = Labels.read(Path(labels), label_columns or {}, encoding) if labels else None
     with whole_folder(target) as folder:
         with (folder / CORPUS_FILE).open("w", encoding="utf-8") as corpus:
-            documents = _write_passages(corpus, reader.read(files), cut, done)
-        named = {*(text_column or ()), title_column, id_column} - {"title", "_id"}
+            documents, stated = _write_passages(corpus, reader.read(files), cut, done)
+        named = {*(text_column or ()), title_column, id_column} - {"", "title", "_id"}
         _check_columns(named, reader.columns)
         if not documents:
             found = f":\n{done}" if str(done) else ", because it has no files of a known kind."
             raise ValueError(f"There are no documents in {', '.join(sources)}{found}")
         if read_labels:
-            write_labels(folder, read_labels, documents, done)
+            write_labels(folder, read_labels, documents, stated, done)
         write_json(folder / FACTS_FILE, vars(done))
     done.warn()
     return done
@@ -176,15 +183,25 @@ def _open_cutter(model: str | None, max_tokens: int | None, overlap: int) -> Cut
 
 def _write_passages(
     corpus: IO[str], documents: Iterable[FoundDocument], cut: Cut, done: Collected
-) -> dict[str, list[str]]:
-    """Write the passages of documents; return the ids of each document's passages."""
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Write the passages of documents.
+
+    Returns:
+        Document -> ids of its passages, and the names of those whose name an earlier one has.
+    """
     written: dict[str, list[str]] = {}
+    stated_names, n_with = dict[str, str](), Counter[str]()
     seen: dict[int, str] = {}  # hash of a passage -> its id
     for found in documents:
         done.counts["documents"] += 1
-        name = re.sub(r"\s", "_", found.name)
+        base = name = re.sub(r"\s", "_", found.name)
+        n_with[base] += 1
+        if n_with[base] > 1:
+            name = f"{base}_{n_with[base]}"
         while name in written:
             name += "_"
+        if name != base:
+            stated_names[name] = base
         is_row, stated = found.name != found.file, found.document.title
         title = stated if stated or is_row else re.sub(r"[-_\s]+", " ", Path(found.file).stem)
         ids: list[str] = []
@@ -210,7 +227,12 @@ def _write_passages(
             done.left_out["documents"][NO_TEXT] += 1
         if len(ids) > 1:
             done.notes["documents"]["of several passages"] += 1
-    return written
+    if stated_names:
+        logger.warning(
+            "%d documents have the id or name of another, such as %s: labels cannot name them so.",
+            *(len(stated_names), next(iter(stated_names.values()))),
+        )
+    return written, stated_names
 
 
 def _join(title: str, headings: str) -> str:

@@ -144,7 +144,7 @@ class FileReader:
     Attributes:
         done: counts what is read.
         text_columns: of tables; of several, the first that a row has is read.
-        title_column, id_column: of tables.
+        title_column, id_column: of tables, before title, and before _id and id; "" for no titles.
         encoding: of text that is not UTF-8; found out by default.
         columns: of the tables that were read.
     """
@@ -194,20 +194,27 @@ class FileReader:
             self.done.counts["documents"] += n_ragged
             self.done.left_out["documents"][RAGGED_ROWS] += n_ragged
         columns: dict[str, None] = {}
-        for number, row in enumerate(rows, start=1):
+        for number, stated in enumerate(rows, start=1):
+            row = {str(column).strip(): value for column, value in stated.items()}
             columns |= dict.fromkeys(row)
+            self.columns.update(row)
             if columns.keys().isdisjoint(self.text_columns):
                 continue
             text = _first(row, self.text_columns)
-            title = " ".join(str(row.get(self.title_column) or "").split())
+            titles = (self.title_column, "title") if self.title_column else ()
+            title = " ".join(str(_first(row, titles) or "").split())
             sections = [Section((), str(text))] if isinstance(text, str | int | float) else []
-            row_id = _first({**row, "": number}, (self.id_column, "id", ""))
+            ids = (self.id_column, "_id", "id")
+            row_id = _first(row, ids)
+            if row_id is None:  # a number alone could be another row's id
+                row_id = number if columns.keys().isdisjoint(ids) else f"row-{number}"
+            elif isinstance(row_id, float) and row_id.is_integer():
+                row_id = int(row_id)  # of a column with nulls
             yield FoundDocument(f"{name}#{row_id}", name, Document(title, sections))
-        self.columns.update(map(str, columns))
         if columns.keys().isdisjoint(self.text_columns):
             raise ValueError(
                 f"there is no column {' or '.join(self.text_columns)}, only "
-                f"{', '.join(map(str, columns)) or 'an empty table'}. Name one with --text_column."
+                f"{', '.join(columns) or 'an empty table'}. Name one with --text_column."
             )
         self._note_encoding(encoding)
 

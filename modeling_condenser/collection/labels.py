@@ -7,11 +7,12 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import regex  # type: ignore[import-untyped]
 
 from .beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 from .document_files import RAGGED_ROWS, Collected
@@ -23,8 +24,10 @@ logger = logging.getLogger(__name__)
 _SPLITS = ("train", "dev", "test")
 _QUESTION_COLUMNS = ("question", "query")
 _TEXT_COLUMNS, _NAME_COLUMNS = ("passage", "text"), ("file", "passage_id", "id")
-_COLUMNS = (*_QUESTION_COLUMNS, *_TEXT_COLUMNS, *_NAME_COLUMNS)
+_KINDS = (_QUESTION_COLUMNS, _TEXT_COLUMNS, _NAME_COLUMNS)
+_COLUMNS = tuple(chain.from_iterable(_KINDS))
 _MOST_DOCUMENTS = 5  # with a text; one that more have does not say which is meant
+_MARKS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 _BROAD = 5  # passages of a question; more are hardly all answers
 _SHORT_TEXT = 30  # letters and digits; of a shorter part of a passage, two do not say it either
 
@@ -37,13 +40,15 @@ class Labels(NamedTuple):
     n_ragged: int
 
     @classmethod
-    def read(cls, file: Path, columns: Mapping[str, str]) -> "Labels":
+    def read(cls, file: Path, columns: Mapping[str, str], encoding: str | None = None) -> "Labels":
         """Read a file; `columns` are our names -> the file's names.
+
+        `encoding` is that of text that is not UTF-8; found out by default.
 
         Raises:
             ValueError: a column is missing.
         """
-        rows, n_ragged, _ = read_any_rows(file)
+        rows, n_ragged, _ = read_any_rows(file, encoding)
         rows = list(rows)
         stated = {str(name).strip(): None for row in rows for name in row}
         for name, own in columns.items():
@@ -53,10 +58,13 @@ class Labels(NamedTuple):
                     f"and columns of {file}, which are {', '.join(stated)}."
                 )
         ours = {own: name for name, own in columns.items()}
-        labels = [
-            {ours.get(key := str(name).strip(), key.lower()): value for name, value in row.items()}
-            for row in rows
-        ]
+        # A column that the user named stands for all of its kind.
+        replaced = {name for kind in _KINDS if columns.keys() & {*kind} for name in kind}
+        labels = []
+        for row in rows:
+            stripped = {str(name).strip(): value for name, value in row.items()}
+            own = {n.lower(): v for n, v in stripped.items() if n.lower() not in replaced}
+            labels.append(own | {ours[n]: v for n, v in stripped.items() if n in ours})
         found = {name for row in labels for name in row}
         for expected in (_QUESTION_COLUMNS, (*_TEXT_COLUMNS, *_NAME_COLUMNS)):
             if found.isdisjoint(expected):
@@ -71,7 +79,11 @@ class Labels(NamedTuple):
 
 
 def write_labels(
-    folder: Path, labels: Labels, documents: Mapping[str, Sequence[str]], done: Collected
+    folder: Path,
+    labels: Labels,
+    documents: Mapping[str, Sequence[str]],
+    stated: Mapping[str, str],
+    done: Collected,
 ) -> None:
     """Write queries and judgements; all labels of a document are in one split.
 
@@ -79,6 +91,7 @@ def write_labels(
         folder: of the collection, with its passages.
         labels: that were read.
         documents: document -> ids of its passages, also of those that it shares with earlier ones.
+        stated: document -> its name, for those whose name an earlier one has.
         done: counts the labels, and why some are left out.
 
     Raises:
@@ -91,7 +104,8 @@ def write_labels(
     done.counts["labels"] = len(labels.rows) + labels.n_ragged
     if labels.n_ragged:
         done.left_out["labels"][RAGGED_ROWS] = labels.n_ragged
-    judged = _find_passages(labels.rows, folder / CORPUS_FILE, documents, owners, done)
+    by_name = [(stated.get(document, document), ids) for document, ids in documents.items()]
+    judged = _find_passages(labels.rows, folder / CORPUS_FILE, by_name, owners, done)
     if not judged:
         why = ", ".join(f"{reason}: {n:,}" for reason, n in done.left_out["labels"].items())
         raise ValueError(
@@ -129,7 +143,7 @@ def _warn_of_titles(judged: Sequence[tuple[str, set[str]]], corpus: Path) -> Non
     if n_same > len(judged) / 2:
         logger.warning(
             "%d of %d questions are the title of their own passage, so every measure will be near "
-            "1 and say nothing of your users. Leave the titles out (--title_column), or give "
+            "1 and say nothing of your users. Leave the titles out (--title_column ''), or give "
             "questions that users asked.",
             *(n_same, len(judged)),
         )
@@ -147,7 +161,7 @@ def _write_lines(file: Path, lines: Iterable[str]) -> None:
 def _find_passages(
     labels: Sequence[Mapping[str, Any]],
     corpus: Path,
-    documents: Mapping[str, Sequence[str]],
+    documents: Sequence[tuple[str, Sequence[str]]],
     owners: Mapping[str, str],
     done: Collected,
 ) -> list[tuple[str, set[str]]]:
@@ -200,7 +214,7 @@ def _first(row: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 def _squeeze(text: str) -> str:
     """The letters and digits of a text, because Markdown and HTML are read without their marks."""
-    return re.sub(r"\W+", "", text).casefold()
+    return _MARKS.sub("", text).casefold()
 
 
 def _find_texts(
@@ -234,7 +248,7 @@ def _find_texts(
 
 
 def _find_named(
-    names: Iterable[str], documents: Mapping[str, Sequence[str]], owners: Iterable[str]
+    names: Iterable[str], documents: Iterable[tuple[str, Sequence[str]]], owners: Iterable[str]
 ) -> dict[str, Sequence[str]]:
     """Name -> the passage that has it as its id, or the passages of the document with the name.
 
@@ -243,7 +257,7 @@ def _find_named(
     """
     exact: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     loose: dict[str, set[tuple[str, ...]]] = defaultdict(set)
-    for document, ids in documents.items():
+    for document, ids in documents:
         folders = document.split("/")
         for i in range(len(folders)):
             (loose if i > 1 else exact)["/".join(folders[i:])].add(tuple(ids))

@@ -37,6 +37,8 @@ from .retriever import Retriever
 
 logger = logging.getLogger(__name__)
 
+_LEAST_KEPT = 0.01  # of two collections, so that a blank text in both does not make them one
+
 
 @dataclass(frozen=True)
 class _Kept:
@@ -47,6 +49,19 @@ class _Kept:
 
     embeddings: Embeddings
     rows: np.ndarray
+
+    @property
+    def n_used(self) -> int:
+        return len(np.unique(self.rows[self.rows >= 0]))
+
+    @property
+    def is_of_another_collection(self) -> bool:
+        """Whether nearly no earlier passage is here, and nearly none here is an earlier one."""
+        missing = self.embeddings.missing_shards()
+        shards = enumerate(self.embeddings.shards)
+        n_stored = sum(len(rows) for shard, rows in shards if shard not in missing)
+        n_kept = int((self.rows >= 0).sum())
+        return self.n_used <= _LEAST_KEPT * n_stored > 0 and n_kept <= _LEAST_KEPT * len(self.rows)
 
 
 def encode_collection(
@@ -110,12 +125,12 @@ def _update(
         shutil.rmtree(new.folder, ignore_errors=True)
     embeddings = _claim(new, passages)
     kept = _find_kept(earlier, embeddings)
-    has_vectors = len(earlier.missing_shards()) < len(earlier.shards)
-    if has_vectors and kept is not None and (kept.rows < 0).all() and not replace_all:
+    if kept is not None and kept.is_of_another_collection and not replace_all:
         shutil.rmtree(new.folder)
         raise ValueError(
-            f"{folder} holds the vectors of other passages, of which none is in this collection: "
-            "name another folder, or remove this one."
+            f"{folder} holds the vectors of other passages, of which {kept.n_used:,} of "
+            f"{earlier.n_passages:,} are in this collection: name another folder, or remove this "
+            "one."
         )
     _encode_missing(retriever, passages, embeddings, devices, kept)
     replace_folder(folder, new.folder)
@@ -137,12 +152,12 @@ def _find_kept(earlier: Embeddings, new: Embeddings) -> _Kept | None:
     rows = order[np.minimum(places, len(order) - 1)]
     is_there = ~np.isin(rows // earlier.shard_size, earlier.missing_shards())
     rows = np.where((old_hashes[rows] == hashes) & is_there, rows, -1)
-    n_kept, n_used = int((rows >= 0).sum()), len(np.unique(rows[rows >= 0]))
+    kept, n_kept = _Kept(earlier, rows), int((rows >= 0).sum())
     logger.info(
         "%s: %d new or changed passages are encoded, %d kept, %d deleted or changed ones dropped.",
-        *(earlier.folder, len(rows) - n_kept, n_kept, earlier.n_passages - n_used),
+        *(earlier.folder, len(rows) - n_kept, n_kept, earlier.n_passages - kept.n_used),
     )
-    return _Kept(earlier, rows)
+    return kept
 
 
 def _encode_missing(

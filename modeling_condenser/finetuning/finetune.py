@@ -26,7 +26,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.load import load_dev
+from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.encoder_parts import freeze_pooler
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.encoding.opening import stated_similarity
@@ -116,7 +116,9 @@ def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
     is_ranked = settings.get("objective", "contrastive") in ("contrastive", "margin_mse", "kl")
     if not is_ranked or not settings.get("collection"):
         return None
-    dev = load_dev(settings["collection"], judged=settings.get("split") or "train")
+    collection, split = settings["collection"], settings.get("split") or "train"
+    trained = load_collection(collection, split=split)
+    dev = load_dev(collection, judged=split, reported=trained)
     found = (
         (p for own in dev.qrels.values() for p, grade in own.items() if grade > 0) if dev else ()
     )
@@ -152,7 +154,8 @@ def open_trainable(name: str, changes: Mapping[str, Any], *, dtype: Dtype = "flo
         raise ValueError(
             f"{folder} has the modules {', '.join(kind.__name__ for kind in kinds)} and the "
             f"pooling {pooling!r}; expected Transformer, Pooling ({', '.join(get_args(Pooling))}) "
-            "and possibly Normalize: state another pooling, or use sentence-transformers itself."
+            "and possibly Normalize (an adapted model cannot be trained or adapted again): state "
+            "another pooling, or use sentence-transformers itself."
         )
     freeze_pooler(modules[0].model)
     del opened.model[2:]

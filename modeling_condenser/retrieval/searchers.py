@@ -5,8 +5,10 @@ Encoding imports torch, and importing this module does not.
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from datasets import Dataset
@@ -14,7 +16,6 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection, fingerprint_passages
 from modeling_condenser.encoding.embeddings import MANIFEST_FILE, Embeddings
 from modeling_condenser.model_files.model_folder import read_json
-from modeling_condenser.runs.run_folder import whole_folder
 
 from .bm25 import Bm25
 from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
@@ -107,7 +108,7 @@ def _open_dense(
         if read_json(place / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
             whole = retriever  # truncated vectors are stored
     client = connect(settings.index) if settings.database else None
-    _take_stored(Path(system.model).parent / EMBEDDINGS_FOLDER, place, whole, passages)
+    _take_stored(whole.folder.parent / EMBEDDINGS_FOLDER, place, whole, passages)
     vectors = encode_collection(
         whole,
         passages,
@@ -131,11 +132,15 @@ def _take_stored(beside: Path, place: Path, retriever: Any, passages: Dataset) -
     manifest = read_json(beside / MANIFEST_FILE, {})
     if (
         not place.exists()
+        and isinstance(manifest, dict)
         and manifest.get("retriever") == retriever.fingerprint
         and manifest["passages"] == fingerprint_passages(passages)
     ):
-        with whole_folder(place) as partial:
-            shutil.copytree(beside, partial, dirs_exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as new:
+            copy = shutil.copytree(beside, Path(new) / place.name)
+            with suppress(OSError):  # another process was first
+                copy.rename(place)
 
 
 def _open_index(

@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from transformers import AutoModel
 
 from modeling_condenser.adaptation import adapt as stage
-from modeling_condenser.adaptation.adapt import adapt, collect_queries
+from modeling_condenser.adaptation.adapt import adapt, collect_queries, load_judges
 from modeling_condenser.adaptation.corpus import cut_text, read_passages
 from modeling_condenser.adaptation.cross_encoder import rescore
 from modeling_condenser.adaptation.queries import Query
@@ -120,9 +120,42 @@ def test_few_dev_queries_are_no_judges(published, judged, tmp_path, caplog):
     shutil.copytree(judged, few)
     dev = (judged / "qrels/dev.tsv").read_text().splitlines()
     (few / "qrels/dev.tsv").write_text("\n".join(dev[:20]))  # a head and 19 queries
-    done = adapt(settings(published, few, tmp_path / "out"))
+    how = settings(published, few, tmp_path / "out")
+    with caplog.at_level("INFO"):
+        done = adapt(how)
     assert "19 judged dev queries are fewer than 20: made queries decide" in caplog.text
     assert done.verdict.queries.endswith("queries of kinds that were not trained on")
+    shutil.copy(judged / "qrels/dev.tsv", few / "qrels/dev.tsv")
+    with pytest.raises(ValueError, match="dev_fingerprint: 'made queries' then"):
+        adapt(how)
+
+
+def test_a_query_that_is_trained_on_is_no_judge(published, judged, tmp_path):
+    recipe = AdaptationRecipe(str(published), judged, str(tmp_path))
+    assert len(load_judges(recipe).queries) == 40  # a Path, too
+    assert len(load_judges(replace(recipe, labels=True)).queries) == 39
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scales": []}, "scales is empty"),
+        ({"judged_share": 1.5}, "judged_share is 1.5, expected 0 to 1"),
+        ({"temperature": 0}, "temperature is 0.0, expected at least"),
+        ({"kinds": ["span"]}, "Nothing is left to judge by"),
+        ({"embeddings": "OUT/embeddings"}, "where the adapted model's vectors are written"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    published, corpus, tmp_path, change, message
+):
+    out = tmp_path / "out"
+    how = settings(published, corpus, out, **change)
+    if "embeddings" in how:
+        how["embeddings"] = how["embeddings"].replace("OUT", str(out))
+    with pytest.raises(ValueError, match=message):
+        adapt(how)
+    assert not out.exists()
 
 
 def test_labels_are_judged_queries_of_the_split_train(published, corpus, tmp_path):

@@ -292,6 +292,55 @@ def test_a_faq_whose_questions_are_titles_is_no_test(tmp_path, caplog):
     assert (tmp_path / "out/corpus.jsonl").read_text() == corpus
 
 
+def relevant(out: Path) -> dict[str, set[str]]:
+    """Question -> its passages, of all splits."""
+    found: dict[str, set[str]] = {}
+    for file in (out / "qrels").glob("*.tsv"):
+        loaded = load_collection(out, split=file.stem)
+        found |= {loaded.queries[query]: {*own} for query, own in loaded.qrels.items()}
+    return found
+
+
+def test_a_named_column_of_labels_replaces_one_with_our_name(tmp_path):
+    rows = [f"Is {word} a word?,{word} is one.,{word} is none." for word in ("oak", "elm")]
+    (tmp_path / "t.csv").write_text("\n".join(["question,answer,passage", *rows]))
+    texts = [f"{word} is {number}.\n" for word in ("oak", "elm") for number in ("one", "none")]
+    for name, text in zip("abcd", texts, strict=True):
+        (tmp_path / f"{name}.txt").write_text(text)
+    files = [str(tmp_path / f"{name}.txt") for name in "abcd"]
+    how = {"labels": str(tmp_path / "t.csv"), "label_columns": {"passage": "answer"}}
+    collect(files, str(tmp_path / "out"), **how)
+    found = relevant(tmp_path / "out")
+    assert found == {"Is oak a word?": {"a.txt#1"}, "Is elm a word?": {"c.txt#1"}}
+    with pytest.raises(ValueError, match="label_columns is set, but there are no labels"):
+        collect(files, str(tmp_path / "other"), label_columns={"passage": "answer"})
+
+
+def test_an_id_of_two_rows_names_neither_and_a_row_without_one_takes_none(tmp_path, caplog):
+    ids = ["", "5", "17", "17", "1"]
+    rows = [f"{own},Row {number} is here" for number, own in enumerate(ids)]
+    (tmp_path / "t.csv").write_text("\n".join(["nr, text", *rows]))  # a blank before a name
+    labels = ["question,id", *(f"What is {own}?,{own}" for own in ("1", "5", "17"))]
+    (tmp_path / "labels.csv").write_text("\n".join(labels))
+    how = {"id_column": "nr", "labels": str(tmp_path / "labels.csv")}
+    collect([str(tmp_path / "t.csv")], str(tmp_path / "out"), **how)
+    names = ["t.csv#row-1", "t.csv#5", "t.csv#17", "t.csv#17_2", "t.csv#1"]
+    assert [row["_id"] for row in rows_of(tmp_path / "out")] == names
+    found = relevant(tmp_path / "out")
+    assert found == {"What is 1?": {"t.csv#1"}, "What is 5?": {"t.csv#5"}}
+    assert "1 documents have the id or name of another, such as t.csv#17" in caplog.text
+
+
+def test_texts_that_differ_in_vowel_signs_alone_are_two(tmp_path):
+    texts = ["रोम ने काल जीता और वह गया", "रोम ने काल जीता और वह गयी"]
+    for name, text in zip("ab", texts, strict=True):
+        (tmp_path / f"{name}.txt").write_text(text, "utf-8")
+    (tmp_path / "labels.csv").write_text(f"question,passage\nकौन?,{texts[1]}\n", "utf-8")
+    files = [str(tmp_path / f"{name}.txt") for name in "ab"]
+    collect(files, str(tmp_path / "out"), labels=str(tmp_path / "labels.csv"))
+    assert relevant(tmp_path / "out") == {"कौन?": {"b.txt#1"}}
+
+
 def test_labels_of_a_whole_document_are_warned_of(tmp_path, caplog):
     sections = [f"# Part {i}\n\nPart {i} is about the number {i}.\n" for i in range(8)]
     (tmp_path / "long.md").write_text("\n".join(sections))

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.feather as pf
 import pytest
 import torch
-from datasets import Dataset, List, Value, load_dataset
+from datasets import Dataset, List, Value, concatenate_datasets, load_dataset
 
 from benchmarks.harness import write_embeddings
 from modeling_condenser.collection.load import load_passages
@@ -264,10 +264,14 @@ def test_vectors_of_other_passages_alone_are_not_replaced(bert_folder, tmp_path)
     made = encode_collection(retriever, PASSAGES, tmp_path / "e")
     others = PASSAGES.map(lambda row: {"text": f"{row['text']} elsewhere"})
     before = {file.name: file.read_bytes() for file in (tmp_path / "e").iterdir()}
-    with pytest.raises(ValueError, match="vectors of other passages, of which none is in this"):
+    with pytest.raises(ValueError, match="vectors of other passages, of which 0 of .* are in this"):
         encode_collection(retriever, others, tmp_path / "e")
     assert {file.name: file.read_bytes() for file in (tmp_path / "e").iterdir()} == before
     assert [file.name for file in tmp_path.iterdir()] == ["e"]
+    one = others.select(range(1, len(others)))  # and a passage that both have
+    shared = concatenate_datasets([PASSAGES.select([0]), one])
+    with pytest.raises(ValueError, match="of which 1 of"):
+        encode_collection(retriever, shared, tmp_path / "e")
     replaced = encode_collection(retriever, others, tmp_path / "e", replace_all=True)
     assert replaced.passages != made.passages
 

@@ -237,9 +237,14 @@ def test_objective_order_seed_and_epoch_decide_the_batches():
 
 @pytest.fixture(scope="module")
 def with_dev(collection, tmp_path_factory):
-    """The collection, with its training queries also as dev queries, which are then learned."""
+    """The collection, with its training queries as dev queries in almost the same words."""
     folder = shutil.copytree(collection, tmp_path_factory.mktemp("dev") / "collection")
-    shutil.copy(folder / "qrels" / "train.tsv", folder / "qrels" / "dev.tsv")
+    title, *judged = (folder / "qrels" / "train.tsv").read_text().splitlines()
+    (folder / "qrels" / "dev.tsv").write_text("\n".join([title, *(f"dev-{row}" for row in judged)]))
+    with (folder / "queries.jsonl").open("r+") as file:
+        for row in list(map(json.loads, file)):
+            row |= {"_id": f"dev-{row['_id']}", "text": f"{row['text']} please"}
+            file.write(json.dumps(row) + "\n")
     return folder
 
 

@@ -15,9 +15,11 @@ def test_a_fine_tuning_is_judged_against_its_start_if_there_are_dev_queries(
     place = tmp_path / "collection"
     shutil.copytree(collection, place)
     title, *rows = (collection / "qrels/test.tsv").read_text().splitlines()
-    (place / "qrels/train.tsv").write_text("\n".join([title, *rows]))
+    half = sorted({row.split("\t")[0] for row in rows})[::2]
+    trained = [row for row in rows if row.split("\t")[0] in half]
+    (place / "qrels/train.tsv").write_text("\n".join([title, *trained]))
     if grade is not None:
-        judged = ["\t".join([*row.split("\t")[:-1], grade]) for row in rows]
+        judged = ["\t".join([*row.split("\t")[:-1], grade]) for row in {*rows} - {*trained}]
         (place / "qrels/dev.tsv").write_text("\n".join([title, *judged]))
     settings = {
         "encoder": str(exported),
