@@ -60,11 +60,15 @@ class Labels(NamedTuple):
         ours = {own: name for name, own in columns.items()}
         # A column that the user named stands for all of its kind.
         replaced = {name for kind in _KINDS if columns.keys() & {*kind} for name in kind}
-        labels = []
+        labels: list[dict[str, Any]] = []
         for row in rows:
-            stripped = {str(name).strip(): value for name, value in row.items()}
-            own = {n.lower(): v for n, v in stripped.items() if n.lower() not in replaced}
-            labels.append(own | {ours[n]: v for n, v in stripped.items() if n in ours})
+            label = {}
+            for name, value in row.items():
+                if (name := str(name).strip()) in ours:
+                    label[ours[name]] = value
+                elif name.lower() not in replaced:
+                    label[name.lower()] = value
+            labels.append(label)
         found = {name for row in labels for name in row}
         for expected in (_QUESTION_COLUMNS, (*_TEXT_COLUMNS, *_NAME_COLUMNS)):
             if found.isdisjoint(expected):
