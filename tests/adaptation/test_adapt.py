@@ -221,7 +221,8 @@ def test_vectors_that_are_stored_are_not_encoded_again(
     own = (each.verdict.comparison.mean_baseline for each in (again, done))
     assert next(own) == pytest.approx(next(own))
     monkeypatch.setattr(Retriever, "encode_passages", None)
-    index = Index.build(str(corpus), f"hybrid:{done.model}", folder=tmp_path / "index")
+    run = done.model.parent  # names its model
+    index = Index.build(str(corpus), f"hybrid:{run}", folder=tmp_path / "index")
     found = np.concatenate([*Embeddings.open(tmp_path / "index/embeddings").blocks()])
     np.testing.assert_allclose(found, encoded, atol=1e-5)
     assert len(index.search(["where is the river"], k=3)[0]) == 3

@@ -89,6 +89,7 @@ def test_a_file_names_passages_by_id_or_text(tmp_path):
         ({"query": "a", "passage": "Nothing."}, "'Nothing.'"),
         ({"query": " ", "passage_id": "p0"}, "expected a text"),
         ({"query": "a", "passage_id": "p0", "scores": [1, 2]}, "2 scores for 1 passage"),
+        ({"query": "a", "passage_id": "p0", "scores": [5, None]}, "scores is [5, None], expected"),
     ],
 )
 def test_a_wrong_line_of_a_file_is_named(tmp_path, line, problem):
