@@ -30,6 +30,7 @@ from .changed_queries import find_changed
 from .measures import Evaluation, make_evaluation
 from .plots import draw_report
 from .significance import (
+    ALPHA,
     MARKS,
     N_RESAMPLES,
     Comparison,
@@ -131,7 +132,14 @@ class Report:
         if not self.comparisons:
             return []
         n_tests = counted(len(self.comparisons), "comparison")
-        return [f"p is two-sided, by Holm's correction over {n_tests}.", MARKS]
+        notes = [f"p is two-sided, by Holm's correction over {n_tests}.", MARKS]
+        n_items = self.results[0].evaluation.n_items
+        if len(self.comparisons) * 2.0 ** (1 - n_items) >= ALPHA:  # the least possible p
+            notes.append(
+                f"With {counted(n_items, 'query', 'queries')} and {n_tests}, no difference can be "
+                "significant: give more queries."
+            )
+        return notes
 
 
 def write_report(

@@ -165,6 +165,15 @@ def test_a_report_is_a_table_in_pandas_in_the_terminal_and_in_a_notebook(tmp_pat
     page = report._repr_html_()
     assert page.count("<tr") == 7 and f"<td>{own.difference:+.4f} ▲</td>" in page
     assert "by Holm's correction over 3 comparisons.\n▲ and ▼ mark" in str(report)
+    assert "give more queries" not in str(report)
+
+
+@pytest.mark.parametrize("n", [6, 7])  # 3 tests: the least p is 3 / 32, or 3 / 64 = .047
+def test_the_report_says_when_nothing_can_be_significant(tmp_path, n):
+    values = [{q: value[q] for q in list(QUERIES)[:n]} for value in (BASE, GOOD)]
+    shown = str(write_report(tmp_path, list(map(make_result, ("bm25", "good"), values))))
+    note = "With 6 queries and 3 comparisons, no difference can be significant"
+    assert (note in shown) == (n == 6)
 
 
 def test_the_report_says_how_it_was_made(report):
