@@ -34,7 +34,7 @@ class Measuring:
         max_length: longest text in tokens.
         collection: folder or Hub name. Its judged pairs are the matching texts, and a small part of
             it is searched. By default, matching texts are halves of the sample's texts.
-        split: split of the queries; one without reported results, if you choose by readiness.
+        split: split of the queries; by default dev, or test where there is no dev.
         queries: number of queries.
         passages: number of passages to search: those judged for the queries, and others.
         labels: pairs of the split "train" to fine-tune on for few-shot retrieval; 0 for none.
@@ -45,7 +45,7 @@ class Measuring:
     texts: int = 64
     max_length: int = 128
     collection: str | None = None
-    split: str = "dev"
+    split: str | None = None
     queries: int = 50
     passages: int = 1000
     labels: int = 0

@@ -1,15 +1,18 @@
 """Choose what models are measured on: texts, matching texts and a small collection."""
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from typing import Any
 
 from datasets import Dataset, IterableDataset
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.load import load_collection
+from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.reduce import sample_collection
 
 from .recipe import Measuring
+
+logger = logging.getLogger(__name__)
 
 _STREAMED_ROWS = 20  # of a stream to read for each text in the sample
 
@@ -29,8 +32,10 @@ class Sample:
         texts = _choose_texts(documents, measuring.texts, seed=measuring.sample_seed)
         small = None
         if measuring.collection is not None:
+            collection, split = _load_asked(measuring.collection, measuring.split)
+            measuring = replace(measuring, split=split)
             small = sample_collection(
-                load_collection(measuring.collection, split=measuring.split),
+                collection,
                 n_queries=measuring.queries,
                 n_passages=measuring.passages,
                 seed=measuring.sample_seed,
@@ -51,6 +56,16 @@ class Sample:
         counts = {"queries": len(self.small.queries), "passages": len(self.small.passages)}
         collection = {"name": self.small.name, "split": self.measuring.split, **counts}
         return {**facts, "pairs_are": "query and judged passage", "collection": collection}
+
+
+def _load_asked(name: str, split: str | None) -> tuple[Collection, str]:
+    """A collection with the queries of a split, by default dev or else test; and the split."""
+    if split is None:
+        if dev := load_dev(name, judged="test"):
+            return dev, "dev"
+        split = "test"
+        logger.warning("Readiness is measured on test queries: do not choose by it.")
+    return load_collection(name, split=split), split
 
 
 def _choose_texts(documents: Any, n: int, *, seed: int) -> list[str]:

@@ -1,6 +1,7 @@
 """Samples; attention entropy and geometry, naively."""
 
 import math
+import shutil
 from statistics import fmean
 
 import numpy as np
@@ -17,6 +18,7 @@ from modeling_condenser.analysis.readiness import (
 )
 from modeling_condenser.analysis.recipe import Measuring, MeasuringWhileTraining
 from modeling_condenser.analysis.sample import Sample
+from modeling_condenser.collection.load import load_collection
 from tests.backbones.encoders import BACKBONES
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ALBERT", "MPNet", "RoBERTa")]
@@ -109,10 +111,11 @@ def test_texts_are_different_and_have_two_words_and_the_first_ones_of_a_stream_a
 def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(collection, texts):
     def choose(queries, passages, seed=1):
         sizes = {"texts": 4, "queries": queries, "passages": passages, "sample_seed": seed}
-        measuring = Measuring(collection=str(collection), split="test", **sizes)
+        measuring = Measuring(collection=str(collection), **sizes)
         return Sample.choose(measuring, Dataset.from_dict({"text": texts}))
 
     sample = choose(5, 20)
+    assert sample.facts()["collection"]["split"] == "test"  # there is no dev
     found = sample.small
     assert len(found.queries) == len(found.qrels) == len(sample.matches) == 5
     for match in sample.matches:  # a query and its judged passage
@@ -123,6 +126,15 @@ def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(c
     everything = choose(500, 500).small
     assert len(everything.queries) == 20 and len(everything.passages) == 60
     assert len(choose(5, 2).small.passages) == 10  # judged passages are never left out
+
+
+def test_readiness_asks_the_dev_queries_where_there_are_any(collection, texts, tmp_path):
+    place = shutil.copytree(collection, tmp_path / "c")
+    shutil.copy(place / "qrels" / "train.tsv", place / "qrels" / "dev.tsv")
+    documents = Dataset.from_dict({"text": texts})
+    sample = Sample.choose(Measuring(collection=str(place), texts=4), documents)
+    assert sample.facts()["collection"]["split"] == "dev"
+    assert sample.small.queries.keys() <= load_collection(place, split="train").queries.keys()
 
 
 def test_wrong_settings_are_refused():
