@@ -357,8 +357,9 @@ class Page:
             }
             marks = {name: self.mark((name, arm, size, how)) for name in figures}
             if figures:
-                n = min(len(self.cells(name, arm, size)) for name in figures)
-                seeds = f", {n} seed{'s' * (n > 1)}" if size else ""
+                counts = sorted({len(self.cells(name, arm, size)) for name in figures})
+                n_seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+                seeds = f", {n_seeds} seed{'s' * (counts[-1] > 1)}" if size else ""
                 rows.append(self.row(f"{arm}{seeds}", figures, marks))
         return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
