@@ -6,8 +6,9 @@
 4. Write the start with the map as a module, or, if it is not better, the start as it is; and the
    vectors of what was written, so that a search of the passages encodes nothing.
 
-Without 20 judged dev queries, each kind of query is judged by a map that was trained on the other
-kinds: queries of a kind that was trained on become better even where those of users become worse.
+With fewer than 20 judged dev queries, each kind of made query is judged by a map that was trained
+on the other kinds: queries of a kind that was trained on become better even where those of users
+become worse.
 """
 
 import hashlib

@@ -229,7 +229,7 @@ def _write_passages(
             done.notes["documents"]["of several passages"] += 1
     if stated_names:
         logger.warning(
-            "%d documents have the id or name of another, such as %s: labels cannot name them so.",
+            "An id or name of several documents cannot name one in labels (%d times, such as %s).",
             *(len(stated_names), next(iter(stated_names.values()))),
         )
     return written, stated_names

@@ -56,7 +56,7 @@ class _Kept:
 
     @property
     def is_of_another_collection(self) -> bool:
-        """Whether nearly no earlier passage is here, and nearly none here is an earlier one."""
+        """Whether at most 1 % of the passages of either collection are in both."""
         missing = self.embeddings.missing_shards()
         shards = enumerate(self.embeddings.shards)
         n_stored = sum(len(rows) for shard, rows in shards if shard not in missing)

@@ -104,14 +104,14 @@ def check_run_folder(folder: Path, identity: RunIdentity) -> None:
 
     Raises:
         ValueError: the folder has other files, or a run with other settings, model or data.
-        PermissionError: it cannot be written.
+        PermissionError: a new one cannot be written.
     """
-    place = folder.absolute()
-    nearest = next(part for part in (place, *place.parents) if part.exists())
-    if not os.access(nearest, os.W_OK):
-        raise PermissionError(f"{folder} cannot be written: choose another output_dir.")
     earlier = read_identity(folder)
     if earlier is None:
+        place = folder.absolute()
+        nearest = next(part for part in (place, *place.parents) if part.exists())
+        if not os.access(nearest, os.W_OK):
+            raise PermissionError(f"{folder} cannot be written: choose another output_dir.")
         # Another machine of the same run may be writing the recipe just now.
         if any(RECIPE_FILE not in file.name for file in folder.glob("*")):
             raise ValueError(

@@ -328,7 +328,7 @@ def test_an_id_of_two_rows_names_neither_and_a_row_without_one_takes_none(tmp_pa
     assert [row["_id"] for row in rows_of(tmp_path / "out")] == names
     found = relevant(tmp_path / "out")
     assert found == {"What is 1?": {"t.csv#1"}, "What is 5?": {"t.csv#5"}}
-    assert "1 documents have the id or name of another, such as t.csv#17" in caplog.text
+    assert "cannot name one in labels (1 times, such as t.csv#17)" in caplog.text
 
 
 def test_texts_that_differ_in_vowel_signs_alone_are_two(tmp_path):
