@@ -12,7 +12,7 @@ from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import read_provenance, write_provenance
 from modeling_condenser.runs.recipe import fill
 
-from .finetune import load_dev_queries, open_trainable
+from .finetune import keep_similarity, load_dev_queries, open_trainable
 from .recipe import FinetuningRecipe
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def judge_finetuned(settings: Mapping[str, Any], folder: Path) -> str | None:
         return None
     names = FinetuningRecipe.__annotations__.keys() & settings.keys()
     (recipe,) = fill({name: settings[name] for name in names}, FinetuningRecipe)
-    start = open_trainable(recipe.encoder, recipe.contract_changes)
+    start = open_trainable(recipe.encoder, keep_similarity(recipe).contract_changes)
     judged = judge(start, Retriever(folder), dev)
     if own.run.get("best_step"):
         note = "; queries of the dev split chose the step, too, so the gain is overstated"
