@@ -192,6 +192,7 @@ def _write_passages(
     written: dict[str, list[str]] = {}
     stated_names, n_with = dict[str, str](), Counter[str]()
     seen: dict[int, str] = {}  # hash of a passage -> its id
+    named: set[str] = set()  # ids of passages
     for found in documents:
         done.counts["documents"] += 1
         base = name = re.sub(r"\s", "_", found.name)
@@ -210,6 +211,9 @@ def _write_passages(
             for heading, text, is_whole in cut(_join(title, headings), section.text):
                 done.counts["passages"] += 1
                 own = name if is_row and not ids else f"{name}#{len(ids) + 1}"
+                while own in named:
+                    own += "_"
+                named.add(own)
                 # Texts in two files are copies, although a title may be made of a file's name.
                 copied = f"{_join(stated, headings)}\0{text}"
                 ids.append(seen.setdefault(hash_text(copied), own))

@@ -331,6 +331,17 @@ def test_an_id_of_two_rows_names_neither_and_a_row_without_one_takes_none(tmp_pa
     assert "cannot name one in labels (1 times, such as t.csv#17)" in caplog.text
 
 
+def test_ids_with_anchors_are_named_by_labels_and_are_no_parts_of_others(tmp_path):
+    long = " ".join(f"This is number {i}." for i in range(6))
+    (tmp_path / "t.csv").write_text(f"id,text\na/b,{long}\na/b#2,Another text.\n")
+    (tmp_path / "labels.csv").write_text("question,id\nWhich?,a/b#2\n")
+    out = tmp_path / "out"
+    collect([str(tmp_path / "t.csv")], out, labels=str(tmp_path / "labels.csv"), max_tokens=16)
+    names = ["t.csv#a/b", "t.csv#a/b#2", "t.csv#a/b#2_"]
+    assert [row["_id"] for row in rows_of(out)] == names
+    assert relevant(out) == {"Which?": {"t.csv#a/b#2_"}}
+
+
 def test_texts_that_differ_in_vowel_signs_alone_are_two(tmp_path):
     texts = ["रोम ने काल जीता और वह गया", "रोम ने काल जीता और वह गयी"]
     for name, text in zip("ab", texts, strict=True):
