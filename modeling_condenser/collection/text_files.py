@@ -144,7 +144,7 @@ def parse_table(text: str) -> tuple[list[dict[str, str]], int]:
         because they have more fields than the header.
     """
     csv.field_size_limit(2**31 - 1)
-    delimiter = max(",;\t|", key=text.lstrip("\n").partition("\n")[0].count)
+    delimiter = max("\t,;|", key=text.lstrip("\n").partition("\n")[0].count)
     readings = []
     for style in _TABLE_STYLES:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, **style)

@@ -459,6 +459,7 @@ def test_a_stated_encoding_and_column_are_used(tmp_path):
         ('a;b\n"say \\"hi; you\\"";z\n', ('say "hi; you"', "z")),  # escaped as in MySQL
         ('a,b\nx,"open\ny,z\n', ("x", '"open')),  # a mark that nothing closes
         ("a|b\nx\n", ("x",)),
+        ("text\nOne column, and a comma\n", ("One column, and a comma",)),
     ],
 )
 def test_the_delimiter_and_the_quoting_of_a_table_are_found(text, row):
