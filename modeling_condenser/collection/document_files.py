@@ -205,11 +205,9 @@ class FileReader:
             title = " ".join(str(_first(row, titles) or "").split())
             sections = [Section((), str(text))] if isinstance(text, str | int | float) else []
             ids = (self.id_column, "_id", "id")
-            row_id = _first(row, ids)
+            row_id = as_whole_number(_first(row, ids))
             if row_id is None:  # a number alone could be another row's id
                 row_id = number if columns.keys().isdisjoint(ids) else f"row-{number}"
-            elif isinstance(row_id, float) and row_id.is_integer():
-                row_id = int(row_id)  # of a column with nulls
             yield FoundDocument(f"{name}#{row_id}", name, Document(title, sections))
         if columns.keys().isdisjoint(self.text_columns):
             raise ValueError(
@@ -222,6 +220,11 @@ class FileReader:
 def _first(row: Mapping[str, Any], columns: Sequence[str]) -> Any:
     """The first value of these columns that is neither null nor empty."""
     return next((row[name] for name in columns if row.get(name) not in (None, "")), None)
+
+
+def as_whole_number(value: Any) -> Any:
+    """An id as it was before pandas made floats of its column, because of nulls."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_document(file: Path, encoding: str | None = None) -> tuple[Document, str]:

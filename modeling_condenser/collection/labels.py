@@ -15,7 +15,7 @@ import numpy as np
 import regex  # type: ignore[import-untyped]
 
 from .beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
-from .document_files import RAGGED_ROWS, Collected
+from .document_files import RAGGED_ROWS, Collected, as_whole_number
 from .passages import plain_text
 from .text_files import read_any_rows, read_json
 
@@ -212,8 +212,9 @@ def _why_unclear(
 
 def _first(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """The first value of these columns that is not blank."""
-    values = (str(row[name]).strip() for name in columns if row.get(name) is not None)
-    return next(filter(None, values), "")
+    values = (row[name] for name in columns if row.get(name) is not None)
+    texts = (str(as_whole_number(value)).strip() for value in values)
+    return next(filter(None, texts), "")
 
 
 def _squeeze(text: str) -> str:

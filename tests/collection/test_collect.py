@@ -320,9 +320,9 @@ def test_an_id_of_two_rows_names_neither_and_a_row_without_one_takes_none(tmp_pa
     ids = ["", "5", "17", "17", "1"]
     rows = [f"{own},Row {number} is here" for number, own in enumerate(ids)]
     (tmp_path / "t.csv").write_text("\n".join(["nr, text", *rows]))  # a blank before a name
-    labels = ["question,id", *(f"What is {own}?,{own}" for own in ("1", "5", "17"))]
-    (tmp_path / "labels.csv").write_text("\n".join(labels))
-    how = {"id_column": "nr", "labels": str(tmp_path / "labels.csv")}
+    labels = [{"question": f"What is {own}?", "id": float(own)} for own in (1, 5, 17)]  # by pandas
+    (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, labels)))
+    how = {"id_column": "nr", "labels": str(tmp_path / "labels.jsonl")}
     collect([str(tmp_path / "t.csv")], str(tmp_path / "out"), **how)
     names = ["t.csv#row-1", "t.csv#5", "t.csv#17", "t.csv#17_2", "t.csv#1"]
     assert [row["_id"] for row in rows_of(tmp_path / "out")] == names
