@@ -15,7 +15,7 @@ import hashlib
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -43,6 +43,7 @@ from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.finetuning.finetune import open_trainable
+from modeling_condenser.mining.hard_negatives import judged_positives
 from modeling_condenser.mining.miner import RelevanceScorer
 from modeling_condenser.model_files.contract import states_encoding
 from modeling_condenser.model_files.model_folder import find_model_folder, module_paths
@@ -197,13 +198,13 @@ def collect_queries(recipe: AdaptationRecipe, passages: Dataset) -> list[Query]:
         queries += read_queries(Path(recipe.queries), list(passages["_id"]), texts)
     if recipe.labels:
         judged = load_collection(recipe.corpus, split="train")
-        known = chain.from_iterable(judged.qrels.values())
-        rows = find_rows(passages, known, strict=False)
+        positives = judged_positives(judged)
+        rows = find_rows(passages, chain.from_iterable(positives.values()), strict=False)
         labelled = [
             Query(judged.queries[query], rows[passage], JUDGED)
-            for query, grades in judged.qrels.items()
-            for passage, grade in grades.items()
-            if grade > 0 and passage in rows
+            for query, own in positives.items()
+            for passage in own
+            if passage in rows
         ]
         if (size := recipe.train_size) is not None:
             if size > len(labelled):
@@ -222,65 +223,58 @@ def collect_queries(recipe: AdaptationRecipe, passages: Dataset) -> list[Query]:
     return queries
 
 
+@dataclass(frozen=True)
 class _Adapter:
     """The stages of an adaptation."""
 
-    def __init__(
-        self,
-        recipe: AdaptationRecipe,
-        settings: MapSettings,
-        start: Retriever,
-        passages: Dataset,
-        queries: list[Query],
-        dev: Collection | None,
-        cross_encoder: RelevanceScorer | None,
-    ) -> None:
-        self.recipe, self.settings, self.start, self.passages = recipe, settings, start, passages
-        self.queries, self.out = queries, Path(recipe.output_dir)
-        self.started = time.perf_counter()
-        self.cross_encoder = cross_encoder
-        self.ids: list[str] = list(passages["_id"])
-        self.dev = dev
+    recipe: AdaptationRecipe
+    settings: MapSettings
+    start: Retriever
+    passages: Dataset
+    queries: Sequence[Query]
+    dev: Collection | None
+    cross_encoder: RelevanceScorer | None
+
+    @cached_property
+    def ids(self) -> list[str]:
+        return list(self.passages["_id"])
 
     def run(self, identity: RunIdentity) -> Adaptation:
-        stored = self.encode()
+        started, out = time.perf_counter(), Path(self.recipe.output_dir)
+        place = self.recipe.embeddings or out / START_EMBEDDINGS
+        stored = encode_collection(self.start, self.passages, place)
         vectors = np.concatenate([*stored.blocks()])  # (N, D)
         found = self.start.encode_queries([query.text for query in self.queries])
         teacher = Teacher(Bm25(self.passages), vectors, self.settings.bm25_weight)
-        self.training = select_queries(self.queries, found, teacher)
-        logger.info("%d of %d queries are kept.", len(self.training.queries), len(self.queries))
+        training = select_queries(self.queries, found, teacher)
+        logger.info("%d of %d queries are kept.", len(training.queries), len(self.queries))
         if self.cross_encoder is not None:
-            self.training = rescore(self.training, self.passages, self.cross_encoder)
-        fit = partial(fit_maps, teacher=teacher, settings=self.settings, seed=self.recipe.seed)
-        matrix, before, after = self.choose_map(vectors, fit)
+            training = rescore(training, self.passages, self.cross_encoder)
+        matrix, before, after = self.choose_map(training, teacher)
         verdict = self.verdict(after, before)
         is_adapted = verdict.outcome == "better" or self.recipe.keep_adapted
-        with whole_folder(self.out / MODEL_FOLDER) as folder:
+        with whole_folder(out / MODEL_FOLDER) as folder:
             if is_adapted:
-                self.write(folder, [self.as_stage(verdict)], torch.from_numpy(matrix))
+                stage = self.as_stage(verdict, training.queries)
+                self.write(folder, [stage], torch.from_numpy(matrix))
             elif self.recipe.pooling is None:
                 shutil.copytree(self.start.folder, folder, dirs_exist_ok=True)
             else:  # whose own files do not state it
                 self.write(folder)
-        self.store_vectors(stored, matrix if is_adapted else None)
+        self.store_vectors(out, stored, matrix if is_adapted else None)
         facts = {"verdict": verdict.to_dict(), "is_adapted": is_adapted}
-        seconds = round(time.perf_counter() - self.started, 1)
+        seconds = round(time.perf_counter() - started, 1)
         record = {"seed": self.recipe.seed, "train_seconds": seconds}
-        record_run(self.out, {**identity.fingerprints, **facts, **record})
-        write_json(self.out / VERDICT_FILE, facts)
-        return Adaptation(self.out / MODEL_FOLDER, verdict, is_adapted)
+        record_run(out, {**identity.fingerprints, **facts, **record})
+        write_json(out / VERDICT_FILE, facts)
+        return Adaptation(out / MODEL_FOLDER, verdict, is_adapted)
 
-    def encode(self) -> Embeddings:
-        """The start's vectors of the passages."""
-        folder = self.recipe.embeddings or self.out / START_EMBEDDINGS
-        return encode_collection(self.start, self.passages, folder)
-
-    def store_vectors(self, stored: Embeddings, matrix: np.ndarray | None) -> None:
+    def store_vectors(self, out: Path, stored: Embeddings, matrix: np.ndarray | None) -> None:
         """Write the vectors of the written model, which a search finds beside it."""
-        folder, size = self.out / EMBEDDINGS_FOLDER, stored.shard_size
+        folder = out / EMBEDDINGS_FOLDER
         shutil.rmtree(folder, ignore_errors=True)  # of a killed call
-        model = Retriever(self.out / MODEL_FOLDER, dtype=self.recipe.dtype)
-        made = claim_folder(model, self.passages, folder, shard_size=size)
+        model = Retriever(out / MODEL_FOLDER, dtype=self.recipe.dtype)
+        made = claim_folder(model, self.passages, folder, shard_size=stored.shard_size)
         for shard, block in enumerate(stored.blocks()):
             made.write_shard(shard, block if matrix is None else apply_map(block, matrix))
 
@@ -304,10 +298,10 @@ class _Adapter:
             margin=MARGIN if self.dev is None else 0.0,
         )
 
-    def as_stage(self, verdict: Verdict) -> Stage:
+    def as_stage(self, verdict: Verdict, trained: Sequence[Query]) -> Stage:
         """The adaptation as a stage of the model's provenance."""
         objective = "adapt" if self.cross_encoder is None else "adapt_cross_encoder"
-        is_judged = [query.kind == JUDGED for query in self.training.queries]
+        is_judged = [query.kind == JUDGED for query in trained]
         counts = {"n_passages": len(self.ids), "n_queries": is_judged.count(False)}
         if n_judgements := sum(is_judged):
             counts["n_judgements"] = n_judgements
@@ -336,7 +330,7 @@ class _Adapter:
         )
 
     def choose_map(
-        self, vectors: np.ndarray, fit: Callable[[TrainingQueries], list[np.ndarray]]
+        self, training: TrainingQueries, teacher: Teacher
     ) -> tuple[np.ndarray, Values, Values]:
         """The map that is best, the start's figures, and those of the map.
 
@@ -344,11 +338,12 @@ class _Adapter:
         dev queries, or without them of each kind of query, by maps that were trained on the other
         kinds.
         """
-        maps = fit(self.training)
+        fit = partial(fit_maps, teacher=teacher, settings=self.settings, seed=self.recipe.seed)
+        maps, vectors = fit(training), teacher.passages
         before, after = dict[str, float](), [dict[str, float]() for _ in maps]
-        for kind, asked in self.questions.items():
+        for kind, asked in self.questions(training).items():
             before |= self.measure(vectors, asked.vectors, asked)
-            own = maps if kind == _DEV else fit(self.training.without(kind))
+            own = maps if kind == _DEV else fit(training.without(kind))
             for values, matrix in zip(after, own, strict=True):
                 moved = apply_map(vectors, matrix), apply_map(asked.vectors, matrix)
                 values |= self.measure(*moved, asked)
@@ -358,13 +353,12 @@ class _Adapter:
         logger.info("The scale of the map is %g.", self.settings.scales[best])
         return maps[best], before, after[best]
 
-    @cached_property
-    def questions(self) -> dict[str, Questions]:
+    def questions(self, training: TrainingQueries) -> dict[str, Questions]:
         """The queries of the verdict: those of the split dev, or else some of each kind."""
         if self.dev is not None:
             vectors = self.start.encode_queries(list(self.dev.queries.values()))
             return {_DEV: Questions(vectors, list(self.dev.queries), self.dev.qrels)}
-        found, queries = dict[str, Questions](), self.training.queries
+        found, queries = dict[str, Questions](), training.queries
         for kind in dict.fromkeys(query.kind for query in queries):
             rows = [row for row, query in enumerate(queries) if query.kind == kind][:_MOST_ASKED]
             if len(rows) < min(_LEAST_ASKED, len(queries)) or len(rows) == len(queries):
@@ -372,7 +366,7 @@ class _Adapter:
             names = [f"{kind} {row}" for row in rows]
             own = [self.ids[queries[row].passage] for row in rows]
             qrels = {name: {passage: 1} for name, passage in zip(names, own, strict=True)}
-            found[kind] = Questions(self.training.vectors[rows], names, qrels)
+            found[kind] = Questions(training.vectors[rows], names, qrels)
         if not found:
             raise ValueError(_NO_JUDGES)
         return found

@@ -71,9 +71,7 @@ def cut_text(text: str, retriever: Retriever) -> Iterator[str]:
             yield passage
 
 
-def describe(
-    passages: Dataset, retriever: Retriever, *, seed: int = 0, is_encoded: bool = False
-) -> str:
+def describe(passages: Dataset, retriever: Retriever, *, seed: int, is_encoded: bool) -> str:
     """What a sample of passages looks like to a retriever, before anything is trained.
 
     It also says how long encoding will take, unless the passages are encoded.

@@ -22,12 +22,11 @@ from typing import NamedTuple
 
 import regex  # type: ignore[import-untyped]
 
-from modeling_condenser.collection.sentences import sentence_starts
+from modeling_condenser.collection.sentences import SPACELESS, sentence_starts
 from modeling_condenser.collection.text_files import read_rows
 
 _WORD = re.compile(r"\w\w+")
-_NO_BLANKS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-_PIECE = regex.compile(rf"[{_NO_BLANKS}]{{1,2}}|[^\s{_NO_BLANKS}]+")
+_PIECE = regex.compile(rf"[{SPACELESS}]{{1,2}}|[^\s{SPACELESS}]+")
 _HEADING = re.compile(
     r"^#{1,6}[ \t]+(\S.*?)[ \t]*#*$|<h[1-6][^>]*>(.+?)</h[1-6]>", re.MULTILINE | re.IGNORECASE
 )
@@ -130,10 +129,7 @@ def make_queries(
 def read_queries(file: Path, ids: Sequence[str], contents: Sequence[str]) -> list[Query]:
     """Read queries for passages from JSON lines; see `AdaptationRecipe.queries`.
 
-    Args:
-        file: of the queries.
-        ids: of the passages.
-        contents: their texts, for queries that give a text instead of an id.
+    `contents` are the texts of the passages, for queries that give a text instead of an id.
 
     Raises:
         ValueError: a line has no query, or names a passage that does not exist.

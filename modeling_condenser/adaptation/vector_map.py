@@ -183,7 +183,7 @@ def _train_change(
                 row[:] = -np.inf
                 row[known] = standardise(np.array(query.scores))
         moved, found = texts[chosen] @ change, passages[rows] @ change
-        student = _normalise(texts[chosen] + moved) @ _normalise(passages[rows] + found).T
+        student = F.normalize(texts[chosen] + moved) @ F.normalize(passages[rows] + found).T
         loss = distillation_loss(
             student,
             torch.from_numpy(targets),
@@ -206,9 +206,7 @@ def draw(random: np.random.Generator, is_judged: np.ndarray, settings: MapSettin
     judged, made = np.flatnonzero(is_judged), np.flatnonzero(~is_judged)
     n_judged = round(settings.judged_share * settings.batch_size) if len(judged) else 0
     n_made = min(settings.batch_size - n_judged, len(made))
-    some = (
-        random.choice(judged, n_judged, replace=n_judged > len(judged)) if n_judged else judged[:0]
-    )
+    some = random.choice(judged, n_judged, replace=n_judged > len(judged))
     return np.concatenate([random.choice(made, n_made, replace=False), some])
 
 
@@ -243,8 +241,4 @@ def distillation_loss(
 
 def apply_map(vectors: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     """Vectors (N, D) moved by a map and normalised, (N, D) float32."""
-    return _normalise(torch.from_numpy(vectors @ matrix)).numpy()
-
-
-def _normalise(vectors: torch.Tensor) -> torch.Tensor:
-    return F.normalize(vectors, dim=-1)
+    return F.normalize(torch.from_numpy(vectors @ matrix)).numpy()

@@ -28,15 +28,14 @@ from .document_files import (
 )
 from .labels import Labels, write_labels
 from .passages import hash_text
-from .sentences import cut_at_sentences
+from .sentences import SPACELESS, cut_at_sentences
 
 logger = logging.getLogger(__name__)
 
 FACTS_FILE = "collected.json"
 _LEAST_TOKENS, _MAX_WORDS, _MAX_TOKENS = 16, 180, 256  # 180 English words are about 256 tokens
 # A character of a script without spaces is a word, and so are 20 characters without a space.
-_SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-_WORD = regex.compile(rf"[{_SPACELESS}]|[^\s{_SPACELESS}]{{1,20}}")
+_WORD = regex.compile(rf"[{SPACELESS}]|[^\s{SPACELESS}]{{1,20}}")
 
 
 def collect(

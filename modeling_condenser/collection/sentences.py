@@ -13,6 +13,9 @@ import numpy as np
 import regex  # type: ignore[import-untyped]
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
+SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+"""Scripts that put no spaces between words, for a character class of `regex`."""
+
 _ABBREVIATIONS = frozenset(
     "a.m al approx apr aug bros bzw ca cf cm co corp d.h dec dept dr e.g ed eds eq eqs etc feb fig "
     "figs gen ggf i.e inc jan jr km lt ltd mar mm mr mrs ms mt no nos nov nr oct op p.m pp prof "

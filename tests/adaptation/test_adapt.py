@@ -19,7 +19,7 @@ from transformers import AutoModel
 
 from modeling_condenser.adaptation import adapt as stage
 from modeling_condenser.adaptation.adapt import adapt, collect_queries, load_judges
-from modeling_condenser.adaptation.corpus import cut_text, read_passages
+from modeling_condenser.adaptation.corpus import cut_text
 from modeling_condenser.adaptation.cross_encoder import rescore
 from modeling_condenser.adaptation.queries import Query
 from modeling_condenser.adaptation.recipe import AdaptationRecipe
@@ -62,7 +62,7 @@ def judged(corpus, texts, tmp_path_factory):
     passages = [json.loads(line) for line in (corpus / "corpus.jsonl").read_text().splitlines()]
     queries = [{"_id": f"q{i}", "text": " ".join(texts[i].split()[2:6])} for i in range(40)]
     splits = {"dev": [(f"q{i}", f"p{i}", 1) for i in range(40)]}
-    splits["train"] = [("q1", "p4", 1), ("q1", "p5", 0)]
+    splits["train"] = [("q1", "p4", 1), ("q1", "p5", 0), ("q1", "p6", 1)]
     return write_collection(tmp_path_factory.mktemp("judged") / "c", passages, queries, **splits)
 
 
@@ -143,38 +143,28 @@ def test_a_query_that_is_trained_on_is_no_judge(published, judged, tmp_path):
         ({"judged_share": 1.5}, "judged_share is 1.5, expected 0 to 1"),
         ({"temperature": 0}, "temperature is 0.0, expected at least"),
         ({"kinds": ["span"]}, "Nothing is left to judge by"),
-        ({"embeddings": "OUT/embeddings"}, "where the adapted model's vectors are written"),
+        ({"embeddings": "out/embeddings"}, "where the adapted model's vectors are written"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(
-    published, corpus, tmp_path, change, message
+    published, corpus, tmp_path, monkeypatch, change, message
 ):
-    out = tmp_path / "out"
-    how = settings(published, corpus, out, **change)
-    if "embeddings" in how:
-        how["embeddings"] = how["embeddings"].replace("OUT", str(out))
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=message):
-        adapt(how)
-    assert not out.exists()
+        adapt(settings(published, corpus, "out", **change))
+    assert not (tmp_path / "out").exists()
 
 
-def test_labels_are_judged_queries_of_the_split_train(published, corpus, tmp_path):
-    labelled = tmp_path / "collection"
-    shutil.copytree(corpus, labelled)
-    (labelled / "qrels").mkdir()
-    (labelled / "queries.jsonl").write_text('{"_id": "q1", "text": "where is the river"}\n')
-    judged = "query-id\tcorpus-id\tscore\nq1\tp4\t1\nq1\tp5\t0\nq1\tp6\t1\n"
-    (labelled / "qrels/train.tsv").write_text(judged)
-    recipe = AdaptationRecipe(
-        str(published), str(labelled), str(tmp_path / "out"), labels=True, kinds=["title"]
-    )
-    passages = read_passages(str(labelled), Retriever(published))
+def test_labels_are_judged_queries_of_the_split_train(published, judged, tmp_path):
+    recipe = AdaptationRecipe(str(published), judged, str(tmp_path), labels=True, kinds=["title"])
+    passages = load_passages(judged)
 
     def judged_queries(**changes):
         queries = collect_queries(replace(recipe, **changes), passages)
         return [query for query in queries if query.kind == "judged"]
 
-    both = [Query("where is the river", row, "judged") for row in (4, 6)]
+    text = load_collection(judged, split="train").queries["q1"]
+    both = [Query(text, row, "judged") for row in (4, 6)]
     assert judged_queries() == both
     drawn = [judged_queries(train_size=1, seed=seed) for seed in range(9)]
     assert all(len(some) == 1 for some in drawn) and {*chain(*drawn)} == {*both}
@@ -182,8 +172,12 @@ def test_labels_are_judged_queries_of_the_split_train(published, corpus, tmp_pat
         judged_queries(train_size=3)
 
 
-def test_without_a_gain_the_start_itself_is_written(published, corpus, tmp_path):
+def test_without_a_gain_the_start_itself_is_written_and_its_vectors(published, corpus, tmp_path):
     done = adapt(settings(published, corpus, tmp_path / "out", learning_rate=1e-12, whitening=0.0))
+    names = ("embeddings", "start-embeddings")
+    stored, start = (Embeddings.open(tmp_path / "out" / name) for name in names)
+    assert stored.retriever == start.retriever == Retriever(done.model).fingerprint
+    np.testing.assert_array_equal(*(np.concatenate([*own.blocks()]) for own in (stored, start)))
     assert (done.is_adapted, done.verdict.outcome) == (False, "no difference")
     assert "not trained on" in str(done.verdict)
     for file in published.rglob("*.*"):
@@ -230,17 +224,6 @@ def test_vectors_that_are_stored_are_not_encoded_again(
     fewer = passages.select(range(len(passages) - 1))
     with pytest.raises(TypeError, match="not callable"):
         Index.build(fewer, str(done.model))
-
-
-def test_the_vectors_of_a_start_that_is_kept_are_stored_beside_it(published, corpus, tmp_path):
-    nothing = {"learning_rate": 1e-12, "whitening": 0.0}
-    done = adapt(settings(published, corpus, tmp_path / "out", **nothing))
-    vectors = [
-        Embeddings.open(tmp_path / "out" / name) for name in ("embeddings", "start-embeddings")
-    ]
-    assert not done.is_adapted
-    assert vectors[0].retriever == vectors[1].retriever == Retriever(done.model).fingerprint
-    np.testing.assert_array_equal(*(np.concatenate([*each.blocks()]) for each in vectors))
 
 
 def test_documents_are_cut_into_passages_that_fit_and_hold_all_of_the_text(published, texts):
@@ -304,8 +287,8 @@ def cross_encoder(bert_folder, tmp_path_factory):
     return make_cross_encoder(tmp_path_factory.mktemp("cross") / "model", bert_folder)
 
 
-def test_a_cross_encoder_scores_the_own_passage_and_the_hard_ones(published, corpus, cross_encoder):
-    passages = read_passages(str(corpus), Retriever(published))
+def test_a_cross_encoder_scores_the_own_passage_and_the_hard_ones(corpus, cross_encoder):
+    passages = load_passages(corpus)
     queries = [Query(f"river {i}", i, "span") for i in range(20)]
     queries.append(Query("Oslo", 3, "file", (5,), (2.0, 1.0)))
     hard = np.random.default_rng(0).permuted(np.tile(np.arange(30), (21, 1)), axis=1)[:, :16]
