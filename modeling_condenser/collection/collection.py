@@ -3,8 +3,8 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -110,14 +110,18 @@ def build_collection(
     if not judged:
         raise ValueError("no query has judgements or answers.")
     absent = _find_absent(passages, qrels)
-    kept = [query_id for query_id in queries if query_id in judged]
-    return Collection(
-        passages=passages,
-        queries={key: queries[key] for key in kept},
-        qrels={key: qrels[key] for key in kept if key in qrels},
-        answers={key: answers[key] for key in kept if key in answers},
-        absent=absent,
-        name=name,
+    whole = Collection(passages, queries, qrels, answers, absent, name=name)
+    return keep_queries(whole, judged.keys())
+
+
+def keep_queries(collection: Collection, kept: Set[str]) -> Collection:
+    """Return the collection with only these queries, in the order of `collection`."""
+    queries = {key: text for key, text in collection.queries.items() if key in kept}
+    return replace(
+        collection,
+        queries=queries,
+        qrels={key: collection.qrels[key] for key in queries if key in collection.qrels},
+        answers={key: collection.answers[key] for key in queries if key in collection.answers},
     )
 
 

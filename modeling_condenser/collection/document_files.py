@@ -5,7 +5,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from modeling_condenser.runs.progress import bar
 
-from .text_files import decode_file, plain_name, read_any_rows
+from .text_files import decode_file, plain_ending, read_any_rows
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +159,7 @@ class FileReader:
         """Read the documents of files, see `find_files`."""
         for name, path in bar(files.items(), "read", unit="file"):
             self.done.counts["files"] += 1
-            ending = Path(plain_name(path)).suffix.lower()
+            ending = plain_ending(path)
             try:
                 if ending in _DOCUMENT_ENDINGS:
                     document, encoding = read_document(path, self.encoding)
@@ -195,7 +194,7 @@ class FileReader:
             self.done.left_out["documents"][RAGGED_ROWS] += n_ragged
         columns: dict[str, None] = {}
         for number, stated in enumerate(rows, start=1):
-            row = {str(column).strip(): value for column, value in stated.items()}
+            row = {column.strip(): value for column, value in stated.items()}
             columns |= dict.fromkeys(row)
             self.columns.update(row)
             if columns.keys().isdisjoint(self.text_columns):
@@ -234,7 +233,7 @@ def read_document(file: Path, encoding: str | None = None) -> tuple[Document, st
         ImportError: the package that reads PDF or DOCX is not installed.
         ValueError: the file cannot be read.
     """
-    ending = Path(plain_name(file)).suffix.lower()
+    ending = plain_ending(file)
     if ending in _LIBRARIES:
         return _LIBRARIES[ending](file), "utf-8"
     text, found = decode_file(file, encoding)
@@ -250,41 +249,34 @@ def parse_underlined(text: str) -> Document:
     come, as in reStructuredText.
     """
     lines = [line for line in text.splitlines() if not _TARGET.fullmatch(line)]
-
-    @cache
-    def line_above(row: int) -> str:
-        """What stands above a line, other than the rule of another heading."""
-        return "" if row == 0 or (row > 1 and is_underlined(row - 2)) else lines[row - 1].strip()
-
-    @cache
-    def is_underlined(row: int) -> bool:
-        """Whether a line is a heading: after a blank line or a rule, and above a rule as long."""
-        line, above = lines[row], line_above(row)
-        rule = lines[row + 1].strip() if row + 1 < len(lines) else ""
-        if not line.strip() or _RULE.fullmatch(line) or not _RULE.fullmatch(rule):
-            return False
-        return (
-            above in ("", rule)
-            and len(line.strip()) <= len(rule)
-            and not lines[row + 1][0].isspace()
-        )
-
     kinds: list[tuple[str, bool]] = []
     path: _Path = []
     found: list[tuple[_Path, list[str]]] = [(path, [])]
-    for row, line in enumerate(lines):
-        if is_underlined(row):
-            has_two = line_above(row) == lines[row + 1].strip()
-            if has_two:
-                found[-1][1].pop()
-            kind = (lines[row + 1][0], has_two)
-            kinds += [] if kind in kinds else [kind]
-            level = kinds.index(kind) + 1
-            path = [*(above for above in path if above[0] < level), (level, line.strip())]
-            found.append((path, []))
-        elif not (row and is_underlined(row - 1)):
+    row, above = 0, ""  # the line above, which is blank after a heading
+    while row < len(lines):
+        line, below = lines[row], lines[row + 1] if row + 1 < len(lines) else ""
+        if not _is_underlined(line, below, above):
             found[-1][1].append(line)
+            row, above = row + 1, line.strip()
+            continue
+        has_two = above != ""
+        if has_two:
+            found[-1][1].pop()
+        kind = (below[0], has_two)
+        kinds += [] if kind in kinds else [kind]
+        level = kinds.index(kind) + 1
+        path = [*(outer for outer in path if outer[0] < level), (level, line.strip())]
+        found.append((path, []))
+        row, above = row + 2, ""
     return _as_document([(path, "\n".join(parts).strip()) for path, parts in found])
+
+
+def _is_underlined(line: str, below: str, above: str) -> bool:
+    """Whether a line is a heading: after a blank line or a rule, and above a rule as long."""
+    rule = below.strip()
+    if not line.strip() or _RULE.fullmatch(line) or not _RULE.fullmatch(rule):
+        return False
+    return above in ("", rule) and len(line.strip()) <= len(rule) and not below[0].isspace()
 
 
 def parse_markdown(text: str) -> Document:

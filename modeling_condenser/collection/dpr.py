@@ -56,9 +56,6 @@ class AnswerMatcher:
     into tokens: runs of letters, digits and combining marks, or single other characters, except
     blanks and control characters. The lower-case tokens of an answer must follow each other in the
     text. So "U.S." is not found in "US", nor "café" in "cafe", nor "art" in "party".
-
-    Args:
-        answers: to one question.
     """
 
     def __init__(self, answers: Iterable[str]) -> None:

@@ -48,9 +48,9 @@ class Labels(NamedTuple):
         Raises:
             ValueError: a column is missing.
         """
-        rows, n_ragged, _ = read_any_rows(file, encoding)
-        rows = list(rows)
-        stated = {str(name).strip(): None for row in rows for name in row}
+        table, n_ragged, _ = read_any_rows(file, encoding)
+        rows = [{name.strip(): value for name, value in row.items()} for row in table]
+        stated = dict.fromkeys(chain.from_iterable(rows))
         for name, own in columns.items():
             if name not in _COLUMNS or own not in stated:
                 raise ValueError(
@@ -60,16 +60,12 @@ class Labels(NamedTuple):
         ours = {own: name for name, own in columns.items()}
         # A column that the user named stands for all of its kind.
         replaced = {name for kind in _KINDS if columns.keys() & {*kind} for name in kind}
-        labels: list[dict[str, Any]] = []
-        for row in rows:
-            label = {}
-            for name, value in row.items():
-                if (name := str(name).strip()) in ours:
-                    label[ours[name]] = value
-                elif name.lower() not in replaced:
-                    label[name.lower()] = value
-            labels.append(label)
-        found = {name for row in labels for name in row}
+        names = {
+            name: ours.get(name, name.lower())
+            for name in stated
+            if name in ours or name.lower() not in replaced
+        }
+        found = set(names.values())
         for expected in (_QUESTION_COLUMNS, (*_TEXT_COLUMNS, *_NAME_COLUMNS)):
             if found.isdisjoint(expected):
                 raise ValueError(
@@ -79,6 +75,9 @@ class Labels(NamedTuple):
                 )
         if unread := found.difference(_COLUMNS):
             logger.info("Columns of %s that are not read: %s.", file, ", ".join(sorted(unread)))
+        labels = [
+            {names[name]: value for name, value in row.items() if name in names} for row in rows
+        ]
         return cls(file, labels, n_ragged)
 
 
@@ -93,7 +92,6 @@ def write_labels(
 
     Args:
         folder: of the collection, with its passages.
-        labels: that were read.
         documents: document -> ids of its passages, also of those that it shares with earlier ones.
         stated: document -> its name, for those whose name an earlier one has.
         done: counts the labels, and why some are left out.

@@ -14,7 +14,7 @@ from modeling_condenser.publishing.provenance import hub_name
 from modeling_condenser.runs.recipe import refuse_ambiguous
 
 from . import beir, dpr, msmarco
-from .collection import Collection, build_collection
+from .collection import Collection, build_collection, keep_queries
 from .passages import plain_text, store_passages
 from .text_files import find_file, list_names
 
@@ -103,10 +103,7 @@ def load_dev(
     logger.info("Settings are not chosen on %d dev queries that %s has too", len(shared), judged)
     if len(shared) == len(dev.queries):
         return None
-    kept = {q: text for q, text in dev.queries.items() if q not in shared}
-    qrels = {query: dev.qrels[query] for query in kept if query in dev.qrels}
-    answers = {query: dev.answers[query] for query in kept if query in dev.answers}
-    return replace(dev, queries=kept, qrels=qrels, answers=answers)
+    return keep_queries(dev, dev.queries.keys() - shared)
 
 
 def load_passages(source: str | Path) -> Dataset:

@@ -84,6 +84,11 @@ def plain_name(path: Path) -> str:
     return path.stem if path.suffix.lower() in _OPENERS else path.name
 
 
+def plain_ending(path: Path) -> str:
+    """Return the ending of `plain_name`, in lower case."""
+    return Path(plain_name(path)).suffix.lower()
+
+
 def match_paths(name: str | Path) -> list[Path]:
     """Return the path of this name, or if there is none, the paths that match it as a pattern."""
     path = Path(name)
@@ -136,9 +141,6 @@ def _with_line_feeds(text: str) -> str:
 def parse_table(text: str) -> tuple[list[dict[str, str]], int]:
     """Parse a table with a header, whichever of , ; | or tab separates it, however it is quoted.
 
-    Args:
-        text: of the table, with line feeds.
-
     Returns:
         The rows, of which short ones lack the last columns; and the number of those left out,
         because they have more fields than the header.
@@ -170,7 +172,7 @@ def read_any_rows(
     Returns:
         The rows, the number of rows that were left out (`parse_table`), and the encoding.
     """
-    if Path(plain_name(file)).suffix.lower() not in (".csv", ".tsv"):
+    if plain_ending(file) not in (".csv", ".tsv"):
         return read_rows(file), 0, "utf-8"
     text, found = decode_file(file, encoding)
     return *parse_table(text), found
@@ -323,7 +325,7 @@ def read_rows(
         columns: names of the columns of a table without a header.
         needed: the only column that the caller uses; others may be missing from the rows.
     """
-    match Path(plain_name(file)).suffix.lower():
+    match plain_ending(file):
         case ".txt":
             return _read_text_rows(file)
         case ".tsv":

@@ -288,7 +288,7 @@ def test_a_faq_whose_questions_are_titles_is_no_test(tmp_path, caplog):
     collect(faq, str(tmp_path / "named"), text_column=["Antwort"], id_column="Frage")
     assert rows_of(tmp_path / "named")[0]["_id"] == "faq.csv#What_is_number_0?"
     with pytest.raises(ValueError, match="No table has a column 'antwrt'. Did you mean Antwort?"):
-        collect([*faq, *more_text(tmp_path)], out, text_column=["antwrt"], **how)
+        collect(faq, out, text_column=["antwrt"], **how)
     assert (tmp_path / "out/corpus.jsonl").read_text() == corpus
 
 
@@ -362,11 +362,6 @@ def test_labels_of_a_whole_document_are_warned_of(tmp_path, caplog):
     assert "1 of 2 questions have more than 5 passages" in caplog.text
 
 
-def more_text(folder: Path) -> list[str]:
-    (folder / "a.txt").write_text("Penguins live in the south.")
-    return [str(folder / "a.txt")]
-
-
 def test_a_collection_is_no_folder_of_documents_and_copies_are_named(tmp_path):
     (tmp_path / "in").mkdir()
     for name in ("one.md", "two.md"):
@@ -412,7 +407,7 @@ def test_a_title_that_is_as_long_as_a_passage_leaves_half_of_it_to_the_text(tmp_
     sizes = [
         (len(row["title"].split()), len(row["text"].split())) for row in rows_of(tmp_path / "out")
     ]
-    assert sizes == [(10, 10)] * 1  # the other two are copies
+    assert sizes == [(10, 10)]  # the other two are copies
 
 
 @pytest.mark.parametrize(
