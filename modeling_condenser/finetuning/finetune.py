@@ -31,6 +31,7 @@ from modeling_condenser.encoder_parts import freeze_pooler
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.mining.hard_negatives import judged_positives
 from modeling_condenser.model_files.contract import Pooling
 from modeling_condenser.model_files.model_folder import find_model_folder, is_checkpoint
 from modeling_condenser.publishing.export import write_repository
@@ -68,11 +69,9 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         ValueError: a setting or the data does not fit.
         FileNotFoundError: the encoder, the collection or a file does not exist.
     """
-
     dev = None
     if settings.get("load_best_model_at_end", settings.keys().isdisjoint(_STRATEGIES)):
         dev = load_dev_queries(settings)
-
     if dev is None and settings.get("load_best_model_at_end"):
         raise ValueError(
             "load_best_model_at_end is true, but there are no dev queries to find the best weights "
@@ -119,10 +118,7 @@ def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
     collection, split = settings["collection"], settings.get("split") or "train"
     trained = load_collection(collection, split=split)
     dev = load_dev(collection, judged=split, reported=trained)
-    found = (
-        (p for own in dev.qrels.values() for p, grade in own.items() if grade > 0) if dev else ()
-    )
-    return dev if dev and any(passage not in dev.absent for passage in found) else None
+    return dev if dev and judged_positives(dev) else None
 
 
 def keep_similarity(recipe: FinetuningRecipe) -> FinetuningRecipe:

@@ -21,10 +21,6 @@ logger = logging.getLogger(__name__)
 def judge_finetuned(settings: Mapping[str, Any], folder: Path) -> str | None:
     """Judge a fine-tuned retriever on its collection's dev queries; the card keeps the verdict.
 
-    Args:
-        settings: of the fine-tuning.
-        folder: of the retriever.
-
     Returns:
         The verdict; None, with a warning, if the collection has no dev queries.
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.passages import PassageIndex, hash_text
-from modeling_condenser.collection.text_files import plain_name, read_lines
+from modeling_condenser.collection.text_files import plain_ending, read_lines
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
     Raises:
         ValueError: a line is malformed.
     """
-    is_table = plain_name(file).endswith((".tsv", ".txt"))
+    is_table = plain_ending(file) in (".tsv", ".txt")
     for number, line in read_lines(file):
         try:
             if is_table:

@@ -104,13 +104,13 @@ def mine(
     dev = load_dev(recipe.collection, judged=recipe.split) if parsed.kind == "hybrid" else None
     identity |= {"dev_fingerprint": fingerprint_judgements(dev)} if dev else {}
     claim_run_folder(folder, RunIdentity(settings, identity))
+    negatives = folder / NEGATIVES_FILE
     if (folder / RUN_FILE).is_file():
         logger.info("%s is finished.", folder)
-        return folder / NEGATIVES_FILE
+        return negatives
 
     # Windows of another system or collection are in another folder.
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
-    negatives = folder / NEGATIVES_FILE
     with show_bars(progress):
         searcher = open_searcher(
             parsed, loaded.passages, folder / "search", settings=search, dev=dev

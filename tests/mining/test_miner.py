@@ -1,6 +1,7 @@
 """Candidates and a cross-encoder's log-odds beside those of the libraries."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,16 +18,12 @@ from modeling_condenser.mining.miner import Candidate, RelevanceScorer, draw_ord
 from modeling_condenser.mining.recipe import MiningRecipe
 
 
-def recipe(**settings: object) -> MiningRecipe:
-    return MiningRecipe("bm25", "collection", "out", n_negatives=None, **settings)  # type: ignore[arg-type]
-
-
 def test_a_dropped_candidate_does_not_change_the_order_of_the_others():
     candidates = [Candidate(rank, "", 0.0) for rank in range(30, 201)]
 
-    def ranks(query: str = "q1", *, every: int = 1, **changes: object) -> list[int]:
-        drawn = draw_order(recipe(**changes), query, candidates[::every])
-        return [candidate.rank for candidate in drawn]
+    def ranks(query: str = "q1", *, every: int = 1, **changes: Any) -> list[int]:
+        recipe = MiningRecipe("bm25", "collection", "out", n_negatives=None, **changes)
+        return [drawn.rank for drawn in draw_order(recipe, query, candidates[::every])]
 
     assert sorted(ranks()) == list(range(30, 201)) == ranks(sampling="top") != ranks()
     assert ranks() != ranks("q2")
@@ -45,11 +42,11 @@ def make_cross_encoder(folder: Path, encoder: Path, *, n_labels: int = 1) -> Pat
     return folder
 
 
-def plain_logits(folder: Path, pairs: list[tuple[str, str]], max_length: int = 64) -> list[list]:
+def plain_logits(folder: Path, pairs: list[tuple[str, str]]) -> list[list]:
     """Logits of pairs by transformers alone, one pair at a time and so without padding."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    settings = {"truncation": True, "max_length": max_length, "return_tensors": "pt"}
+    settings = {"truncation": True, "max_length": 64, "return_tensors": "pt"}
     with torch.no_grad():
         return [model(**tokenizer(*pair, **settings)).logits[0].tolist() for pair in pairs]
 
