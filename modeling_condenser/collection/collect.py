@@ -129,11 +129,12 @@ def _check(sources: list[str], target: Path, labels: str | None, encoding: str |
 
 def _check_columns(wanted: Iterable[str], columns: Collection[str]) -> None:
     """Raise a ValueError if no table has a column that the user named."""
-    for name in sorted(set(wanted).difference(columns)):
-        near = get_close_matches(name.casefold(), map(str.casefold, columns), n=1)
-        hints = [f" Did you mean {each}?" for each in columns if each.casefold() in near]
+    if missing := sorted(set(wanted).difference(columns)):
+        by_lower_case = {column.casefold(): column for column in columns}
+        near = get_close_matches(missing[0].casefold(), by_lower_case, n=1)
+        hint = f" Did you mean {by_lower_case[near[0]]}?" if near else ""
         raise ValueError(
-            f"No table has a column {name!r}.{''.join(hints[:1])} Columns are "
+            f"No table has a column {missing[0]!r}.{hint} Columns are "
             f"{', '.join(sorted(columns)) or 'none, as there are no tables'}."
         )
 

@@ -354,7 +354,7 @@ class DrawnNegatives(EpochKeys):
         n_negatives: int,
         seed: int,
         *,
-        contract: EncodingContract | None = None,
+        contract: EncodingContract,
         passages: Dataset | None = None,
     ):
         super().__init__(seed)
@@ -365,7 +365,7 @@ class DrawnNegatives(EpochKeys):
         pairs = zip(rows["passages"], self.keys(rows[ROW_NUMBER]), strict=True)
         places = [self._draw(len(passages), key) for passages, key in pairs]
         chosen = _take(rows["passages"], places)
-        if self.passages is not None and self.contract is not None:
+        if self.passages is not None:
             found = titles_and_texts(self.passages, chosen.ravel())
             texts = [self.contract.passage(title, text) for title, text in found]
             chosen = np.array(texts, dtype=object).reshape(chosen.shape)

@@ -313,7 +313,7 @@ def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl):
 def test_scores_follow_the_drawn_negatives():
     scores = [[7.0, *map(float, range(20))]]
     row = {"query": ["q"], "passages": [["p", *POOL]], "row_number": [7]}
-    drawn = DrawnNegatives(n_negatives=3, seed=0)({**row, "scores": scores})
+    drawn = DrawnNegatives(3, seed=0, contract=CONTRACT)({**row, "scores": scores})
     assert list(drawn) == ["query", "positive", "negative_1", "negative_2", "negative_3", "label"]
     chosen = [float(drawn[f"negative_{i}"][0][1:]) for i in (1, 2, 3)]
     assert drawn["label"] == [[7.0, *chosen]]
