@@ -217,8 +217,9 @@ def collect_queries(recipe: AdaptationRecipe, passages: Dataset) -> list[Query]:
         queries += labelled
     if not queries:
         raise ValueError(
-            f"No query could be made from {recipe.corpus}: its passages have fewer than two "
-            "sentences or ten words. Give longer passages, or a file of queries (queries)."
+            f"No query ({', '.join(recipe.kinds)}) could be made from {recipe.corpus}: passages "
+            "have no titles, or fewer than two sentences or ten words. Set other kinds, give "
+            "longer passages, or a file of queries (queries)."
         )
     return queries
 
