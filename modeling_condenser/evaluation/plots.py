@@ -95,8 +95,9 @@ def plot_map(vectors: Mapping[str, np.ndarray], topics: Mapping[str, Sequence[in
     styles = line_styles(list(topics))
     for panel, found in zip(axes, vectors.values(), strict=True):
         units = found / np.linalg.norm(found, axis=1, keepdims=True).clip(min=1e-12)
+        init = "pca" if np.ptp(units, axis=0).any() else "random"  # equal vectors end the process
         perplexity = min(30, (len(found) - 1) / 3)
-        places = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(units)
+        places = TSNE(perplexity=perplexity, init=init, random_state=0).fit_transform(units)
         for topic, own in zip(topics, np.split(places, ends[:-1]), strict=True):
             style = styles[topic] | {"linestyle": "none"}
             panel.plot(own[:, 0], own[:, 1], label=topic[:30], **style)

@@ -15,7 +15,7 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.evaluation import plots
 from modeling_condenser.evaluation.measures import make_evaluation
-from modeling_condenser.evaluation.plots import plot_bars, plot_curves
+from modeling_condenser.evaluation.plots import plot_bars, plot_curves, plot_map
 from modeling_condenser.evaluation.report import write_report
 from modeling_condenser.evaluation.significance import compare, compare_in_groups, holm
 from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
@@ -257,6 +257,14 @@ def test_pictures_show_values_and_intervals_in_the_order_of_the_systems():
     lines = {lines.get_label(): list(lines[0].get_ydata()) for lines in axes.containers}
     assert lines == {"bm25": [0.2, 0.8], "ours": [0.5, 0.9]}
     assert [text.get_text() for text in axes.get_xticklabels()] == ["20", "100"]
+
+
+def test_a_map_has_a_point_for_each_passage_even_if_all_vectors_are_equal():
+    vectors = {"varied": np.eye(5), "equal": np.ones((5, 5))}
+    for panel in plot_map(vectors, {"rivers": [0, 1, 2], "engines": [3, 4]}).axes:
+        points = {line.get_label(): line.get_xydata() for line in panel.lines}
+        assert {topic: len(own) for topic, own in points.items()} == {"rivers": 3, "engines": 2}
+        assert all(np.isfinite(own).all() for own in points.values())
 
 
 def test_recall_and_hits_by_depth_are_panels_of_one_picture(tmp_path, monkeypatch):
