@@ -18,7 +18,6 @@ from modeling_condenser.collection.load import load_dev, load_reported
 from modeling_condenser.publishing.card import PLACEHOLDER
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import (
-    HYBRID,
     System,
     SystemLike,
     as_folder,
@@ -197,14 +196,18 @@ def _report_on_cards(
     A card compares its model with the baseline, and with hybrid search with the model.
     """
     baselines = measured[:1] if recipe.baseline else []
-    for system, result in measured[len(baselines) :]:
+    others, place = measured[len(baselines) :], Path(recipe.collection)
+    for system, result in others:
         if not system.is_export:
             continue
-        hybrids = [(s, r) for s, r in measured if s.kind == "hybrid" and s.encoder == system]
-        named = [replace(system, model=PLACEHOLDER)]
-        named += [replace(s, model=HYBRID + PLACEHOLDER) for s, _ in hybrids]
-        place = Path(recipe.collection)
-        texts = [s.published_text for s in (*(s for s, _ in baselines), *named)]
+        hybrids = [(s, r) for s, r in others if s.kind == "hybrid" and s.encoder == system]
+        named = [s for s, _ in (*baselines, (system, result), *hybrids)]
+        texts = [
+            replace(s, model=s.model.removesuffix(system.model) + PLACEHOLDER).text
+            if s.encoder == system
+            else s.published_text
+            for s in named
+        ]
         report_on_card(
             system.model,
             result,

@@ -216,6 +216,11 @@ def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_
     assert found.command == f"condenser evaluate OWNER/NAME,dtype=bfloat16 {options}"
     assert found.search == {"dtype": "bfloat16"} and "dtype=bfloat16" in found.key
     assert "exact search, dtype bfloat16, " in (folder / "README.md").read_text()
+    # A baseline that searches with the model itself is named as the model is.
+    evaluate(folder, "owner/small", baseline=f"hybrid:{folder},fusion=rrf", **settings)
+    found, _ = read_results(folder)
+    baseline = "--baseline hybrid:OWNER/NAME,fusion=rrf --split test"
+    assert f" OWNER/NAME owner/small {baseline} " in found.command
     # With another similarity than its contract's, it is another system.
     with pytest.raises(ValueError, match="card is true, but .* name the export's folder, without"):
         evaluate(f"{folder},similarity=cosine", "owner/small", **settings)
