@@ -11,7 +11,7 @@ import base64
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations, count
+from itertools import chain, combinations, count, product
 from pathlib import Path
 from typing import Any
 
@@ -91,18 +91,17 @@ class Report:
         `low` and `high` are the bounds of the 95 % interval of the mean; `difference` from the
         baseline and `p`, after Holm's correction, are not numbers for the baseline itself.
         """
-        sizes, rows = self.content["bytes_per_vector"], {}
-        for measure, by_system in self.content["results"].items():
-            for system, figures in by_system.items():
-                low, high = figures["interval"] or (None, None)
-                row = {"mean": figures["mean"], "low": low, "high": high}
-                if c := self.comparisons.get((system, measure)):
-                    row |= {"difference": c.difference, "p": c.p_adjusted}
-                if sizes:
-                    row["bytes_per_vector"] = sizes.get(system)
-                rows[system, measure] = row
-        order = [(system, measure) for system in self.means for measure in self.means[system]]
-        return pd.DataFrame([rows[key] for key in order], pd.MultiIndex.from_tuples(order))
+        sizes, comparisons, rows = self.content["bytes_per_vector"], self.comparisons, {}
+        for system, measure in product(self.means, self.content["results"]):
+            figures = self.content["results"][measure][system]
+            low, high = figures["interval"] or (None, None)
+            row = {"mean": figures["mean"], "low": low, "high": high}
+            if c := comparisons.get((system, measure)):
+                row |= {"difference": c.difference, "p": c.p_adjusted}
+            if sizes:
+                row["bytes_per_vector"] = sizes.get(system)
+            rows[system, measure] = row
+        return pd.DataFrame([*rows.values()], pd.MultiIndex.from_tuples(rows))
 
     def _shown(self) -> pd.DataFrame:
         """The table of `to_pandas` as text, with marks."""
@@ -164,10 +163,11 @@ def write_report(
     folder, first = _own_folder(Path(folder), command), results[0]
     systems = {result.system: result.evaluation for result in results}
     main = next(iter(first.evaluation.means))
-    queries: dict[str, str] = {}
+    queries, changed, noun = dict[str, str](), {}, ("item", "items")
     if collection:
         queries = {q: collection.queries[q] for q in first.evaluation.per_query[main]}
-    noun = ("query", "queries") if collection else ("item", "items")
+        changed = {r.system: find_changed(r, first, main, collection) for r in results[1:]}
+        noun = ("query", "queries")
     content = {
         "title": f"{first.collection}, {first.split}: {counted(len(results), 'system')} on"
         f" {counted(first.evaluation.n_items, *noun)}",
@@ -181,11 +181,7 @@ def write_report(
         "results": _compare(systems, seed=seed),
         "pairs": _compare_pairs(systems, main, seed=seed),
         "breakdowns": _break_down(systems, main, queries, seed=seed),
-        "changed_queries": {
-            other.system: find_changed(other, first, main, collection) for other in results[1:]
-        }
-        if collection
-        else {},
+        "changed_queries": changed,
         "qrels_sha256": checksum_qrels(collection.qrels) if collection else None,
         "command": command,
         "seed": seed,
@@ -201,7 +197,7 @@ def write_report(
     report.file.write_text(text, encoding="utf-8")
     page = as_web_page(content["title"], text, folder, content["pictures"].values())
     report.file.with_suffix(".html").write_text(page, encoding="utf-8")
-    write_json(folder / "report.json", content)
+    write_json(folder / REPORT_FILE, content)
     if queries:
         table = pd.DataFrame({"text": pd.Series(queries).str.split().str.join(" ")})
         for system, evaluation in systems.items():

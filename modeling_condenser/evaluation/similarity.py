@@ -64,11 +64,12 @@ def measure_similarity(system: System, items: pd.DataFrame, *, name: str) -> Sys
         for column in items.columns.drop("score", errors="ignore")
     )
     similarities = [compare(first, other).numpy() for other in others]  # (N,) float64 each
+    evaluation: Evaluation
     if "score" in items:
-        evaluation: Evaluation = evaluate_graded_pairs(similarities[0], items["score"].to_numpy())
+        evaluation = evaluate_graded_pairs(similarities[0], items["score"].to_numpy())
+        task = "graded pairs"
     else:
-        evaluation = evaluate_triplets(*similarities)
-    task = "graded pairs" if "score" in items else "triplets"
+        task, evaluation = "triplets", evaluate_triplets(*similarities)
     return SystemResult(system.name, name, task, evaluation, settings=system.settings)
 
 

@@ -225,8 +225,9 @@ def report_on_card(
     )
     is_public = hub_name(str(source)) and not Path(source).exists()
     source_name, revision = split_revision(str(source)) if is_public else (None, None)
-    changed = {name: identity[name] for name in INDEX_SETTINGS if identity[name]}
-    changed = changed if identity["index"] != EXACT else {}
+    changed = {}
+    if identity["index"] != EXACT:
+        changed = {name: identity[name] for name in INDEX_SETTINGS if identity[name]}
     if (dtype := result.settings.get("dtype", "float32")) != "float32":
         changed["dtype"] = dtype
     own = EvaluationResult(

@@ -49,7 +49,7 @@ class Verdict:
     def __str__(self) -> str:
         own = self.comparison
         low, high = own.interval or (float("nan"),) * 2
-        is_open = self.outcome == "no difference" and sum(own[-3:]) < _FEW
+        is_open = self.outcome == "no difference" and own.better + own.equal + own.worse < _FEW
         hint = "; so few queries show only large differences" if is_open else ""
         return (
             f"{self.outcome}: {self.measure} {own.mean_system:.3f} against {own.mean_baseline:.3f} "
