@@ -12,6 +12,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 FONT_SIZE = 8
 GREY = "#7f7f7f"  # of what the others are compared with
@@ -95,6 +96,8 @@ def draw_lines(
 
 def as_png(figure: Figure) -> bytes:
     """The same bytes for the same figure, so that an unchanged picture is not committed again."""
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # dollar signs in a name enclose no formula
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=150, metadata={"Software": None})  # no version
     return stream.getvalue()

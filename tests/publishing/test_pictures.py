@@ -24,3 +24,11 @@ def test_one_legend_below_all_panels_has_each_label_once(figures):
     below = legend.get_window_extent(renderer)
     assert below.x0 >= 0 and below.x1 <= figure.bbox.x1
     assert all(panel.get_tightbbox(renderer).y0 >= below.y1 for panel in figure.axes)
+
+
+def test_dollar_signs_in_names_are_not_read_as_formulas(figures):
+    names = ["US$ {1 to $", "x$_y_z$"]  # which are no valid formulas
+    lines = {name: [(0, 1), (1, 2)] for name in names}
+    draw_lines({names[0]: lines}, x_label="steps")
+    [legend] = figures[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == names
