@@ -51,21 +51,24 @@ def _measure(model: str, **settings: Any) -> dict[str, Any]:
     from modeling_condenser.runs.run_folder import describe_machine
 
     before = psutil.Process().memory_info().rss  # the libraries are imported, no model is loaded
-    encoder = Retriever(model, **settings).model
+    retriever = Retriever(model, **settings)
+    encoder = retriever.model
     is_cuda = encoder.device.type == "cuda"
-    parameters = list(encoder.parameters())
     special = encoder.tokenizer.all_special_ids  # RoBERTa gives padding tokens no position
     ordinary = np.setdiff1d(np.arange(len(encoder.tokenizer)), special)
     drawn = np.random.default_rng(0).choice(ordinary, size=(BATCH_SIZE, LENGTH))
     ids = torch.from_numpy(drawn).to(encoder.device)  # (BATCH_SIZE, LENGTH)
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if "token_type_ids" in encoder.tokenizer.model_input_names:
+        batch["token_type_ids"] = torch.zeros_like(ids)
 
     @torch.inference_mode()
     def step() -> None:
-        encoder({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        encoder({**batch})
         if is_cuda:
             torch.cuda.synchronize()
 
-    for parameter in parameters:
+    for parameter in encoder.parameters():
         parameter.sum()  # weights are mapped from their file, and resident after a read
     timeit.timeit(step, number=_WARM_UP_STEPS)
     seconds = timeit.repeat(step, number=1, repeat=_STEPS)
@@ -76,6 +79,8 @@ def _measure(model: str, **settings: Any) -> dict[str, Any]:
     else:
         memory = _peak_resident_bytes(step) - before
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
+    if retriever.dtype == "int8":  # torch does not hold these weights
+        encoder = Retriever(model, **{**settings, "dtype": "float32"}).model
     cpu = describe_machine()["hardware"]["cpu"]
     return {
         "device": encoder.device.type,
@@ -83,8 +88,8 @@ def _measure(model: str, **settings: Any) -> dict[str, Any]:
         "seconds_per_step": median,
         "quartiles": (low, high),
         "peak_memory_bytes": memory,
-        "n_parameters": sum(parameter.numel() for parameter in parameters),
-        "dtype": str(parameters[0].dtype).removeprefix("torch."),
+        "n_parameters": sum(parameter.numel() for parameter in encoder.parameters()),
+        "dtype": retriever.dtype,
         "batch_size": BATCH_SIZE,
         "length": LENGTH,
         "n_steps": _STEPS,

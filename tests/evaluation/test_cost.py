@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
+from transformers import AutoModel, BertConfig, BertModel, PreTrainedTokenizerBase
 
 from modeling_condenser.evaluation.cost import measure_cost
+from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.publishing.export import export_encoder
 
 CPU = {"pooling": "max", "device": "cpu"}
 
@@ -33,6 +35,17 @@ def test_a_step_is_measured_with_its_activations_and_without_the_memory_of_the_c
     activation = 8 * 64 * 8192 * 4  # texts x tokens x numbers of the feed-forward layer x bytes
     assert 120e6 < weights < weights + activation < memory < weights + 150e6
     assert len(held) == 100_000_000
+
+
+@pytest.mark.slow
+def test_the_cost_of_int8_weights_is_measured_too(bert_run, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    contract = EncodingContract(8, 24, token_type_ids=True)
+    folder = export_encoder(bert_run, tmp_path / "int8", contract=contract, onnx="int8")
+    cost = measure_cost(folder, settings={"dtype": "int8"})
+    assert (cost["device"], cost["dtype"]) == ("cpu", "int8") and cost["seconds_per_step"] > 0
+    assert cost["n_parameters"] == AutoModel.from_pretrained(folder).num_parameters()
 
 
 @pytest.mark.gpu
