@@ -61,17 +61,14 @@ def measure_speed(arguments, int8: Path) -> list[list]:
         calls |= {(side, None): partial(retriever.encode_passages, texts)}
     with show_bars(False):
         seconds = time_in_turns(calls, repeats=arguments.repeats, clock=time.process_time)
-    rows = []
+    rows, first = [], None
     for side in (OURS, THEIRS, INT8):
         every = [s for query in queries for s in seconds[side, query]]
-        rows.append(
-            [1000 * statistics.median(every), len(titled) / statistics.median(seconds[side, None])]
-        )
-    (base_query, base_texts), names = rows[0], (OURS, THEIRS, INT8)
-    return [
-        [name, query, base_query / query, texts, texts / base_texts]
-        for name, (query, texts) in zip(names, rows, strict=True)
-    ]
+        milliseconds = 1000 * statistics.median(every)
+        speed = len(titled) / statistics.median(seconds[side, None])
+        first = first or (milliseconds, speed)
+        rows.append([side, milliseconds, first[0] / milliseconds, speed, speed / first[1]])
+    return rows
 
 
 if __name__ == "__main__":

@@ -45,20 +45,12 @@ def main() -> None:
         retriever = Retriever(encoder, pooling="cls", similarity="dot")
         searcher, passages = DenseSearcher(retriever, embeddings), Dataset.from_dict(columns)
         queries = [" ".join(text.split()[:9]) for text in texts[: arguments.queries]]
-        sides = {
-            ("search alone", query): partial(
-                search_embeddings,
-                embeddings,
-                retriever.encode_queries([query]),
-                ["query"],
-                depth=DEPTH,
-            )
-            for query in queries
-        }
-        sides |= {
-            ("whole answer", query): partial(find, searcher, passages, query, depth=DEPTH)
-            for query in queries
-        }
+        search = partial(search_embeddings, embeddings, depth=DEPTH)
+        sides = {}
+        for query in queries:
+            vectors = retriever.encode_queries([query])
+            sides["search alone", query] = partial(search, vectors, ["query"])
+            sides["whole answer", query] = partial(find, searcher, passages, query, depth=DEPTH)
         seconds = time_in_turns(sides, repeats=1)
     print_conditions(arguments, _SIZES)
     rows = []

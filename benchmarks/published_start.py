@@ -294,12 +294,8 @@ class Page:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.found = {
-            (file.parent.parent.parent.name, file.parent.parent.name, file.parent.name): read_json(
-                file, {}
-            )
-            for file in sorted(out.glob("*/*/*/figures.json"))
-        }
+        files = sorted(out.glob("*/*/*/figures.json"))
+        self.found = {file.parts[-4:-1]: read_json(file, {}) for file in files}
         self.names = [name for name in NAMES if any(key[0] == name for key in self.found)]
         self.sizes = sorted({_size(key[2]) for key in self.found}, key=_order)
         self.values = {
@@ -377,21 +373,15 @@ class Page:
 
     def mark(self, key: tuple[str, str, Size, str]) -> str:
         test = self.tests.get(key)
-        if test is None or not test.is_significant:
-            return ""
-        return " ▲" if test.difference > 0 else " ▼"
-
-    def place(self, key: tuple[str, str, str]) -> tuple[int, int, float, str]:
-        """Where a cell stands in the table of verdicts."""
-        name, arm, cell = key
-        return NAMES.index(name), ARMS.index(arm), _order(_size(cell)), cell
+        return f" {test.mark}" if test and test.is_significant else ""
 
     def verdicts(self) -> str:
         """Each verdict, beside what the test queries say of the same model."""
         rows = ["| | verdict | test queries (p uncorrected) |", "| --- | --- | --- |"]
-        for name, arm, cell in sorted(self.found, key=self.place):
+        cells = sorted({key[2] for key in self.found}, key=lambda cell: (_order(_size(cell)), cell))
+        for name, arm, cell in product(self.names, ARMS, cells):
             made = self.out / name / arm / cell / "made"
-            if not (made / VERDICT_FILE).is_file():
+            if (name, arm, cell) not in self.found or not (made / VERDICT_FILE).is_file():
                 continue
             start = self.found[name, ARMS[0], "0" if arm == _WITH_LABELS else cell]
             verdict = read_adaptation(made).verdict

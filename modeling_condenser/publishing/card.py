@@ -76,8 +76,10 @@ def write_card(
     config, contract = read_config(folder), read_contract(folder)
     stages, results = read_provenance(folder), read_results(folder)
     own_stages = drop_starter(stages)
-    readiness = {n: s.readiness for n, s in label_stages(own_stages).items() if s.readiness}
-    pictures = _draw_pictures(label_stages(own_stages))
+    labelled = label_stages(own_stages).items()
+    logs = {label: s.log for label, s in labelled if training_log.has_curves(s.log)}
+    readiness = {label: s.readiness for label, s in labelled if s.readiness}
+    pictures = _draw_pictures(logs, readiness)
     is_retriever = any(stage.name in (FINETUNING, ADAPTATION) for stage in stages)
     title = name.rpartition("/")[2] if name else _title(folder)
     existing, text = read_card(folder / CARD_FILE)
@@ -217,10 +219,10 @@ def _merge_metadata(existing: Mapping[str, Any], made: Mapping[str, Any]) -> dic
     return merged
 
 
-def _draw_pictures(stages: Mapping[str, Stage]) -> dict[str, bytes]:
+def _draw_pictures(
+    logs: Mapping[str, training_log.Log], readiness: Mapping[str, training_log.Log]
+) -> dict[str, bytes]:
     """File name -> picture of training curves, readiness and attention entropy, if recorded."""
-    logs = {n: stage.log for n, stage in stages.items() if training_log.has_curves(stage.log)}
-    readiness = {n: stage.readiness for n, stage in stages.items() if stage.readiness}
     panels = {
         label: training_log.first_and_last(entries)
         for label, entries in readiness.items()

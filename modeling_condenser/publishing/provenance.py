@@ -66,8 +66,7 @@ def describe_stage(
     name: str, recipe: Mapping[str, Any], run: Mapping[str, Any], log: Sequence[Mapping[str, Any]]
 ) -> Stage:
     """A stage with what may be published of its settings, its record and its log."""
-    record = publishable(recipe), publishable(run)
-    return Stage(name, *record, thin_log(log), readiness_entries(log))
+    return Stage(name, publishable(recipe), publishable(run), thin_log(log), readiness_entries(log))
 
 
 def read_start(name: str) -> list[Stage]:
@@ -195,11 +194,11 @@ def read_results(folder: Path) -> list[EvaluationResult]:
 def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None = None) -> None:
     """Add a result to a repository, or replace an earlier one with the same key.
 
-    `run`, `date` and missing `versions` of the result are filled in here. A compressed copy of
-    `run_file`, the TREC run that was measured, is stored.
+    `run`, `date` and `versions` of the result are filled in here. A compressed copy of `run_file`,
+    the TREC run that was measured, is stored.
     """
     results = {earlier.key: earlier for earlier in read_results(folder)}
-    versions = {**describe_machine()["versions"], **result.versions}
+    versions = describe_machine()["versions"]
     result = replace(result, date=datetime.now(UTC).date().isoformat(), versions=versions)
     if run_file is not None:
         name = f"{RUNS_FOLDER}/{result.key}.trec.gz"

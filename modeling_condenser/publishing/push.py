@@ -208,11 +208,7 @@ def commit_folder(
 
 
 def find_refusals(folder: Path, *, unchecked: tuple[str, ...] = ()) -> list[str]:
-    """Find pickles, and access tokens in text files outside of `unchecked`.
-
-    Returns:
-        Path and reason of each.
-    """
+    """Path and reason of each pickle, and each text file with a token, outside of `unchecked`."""
     token, found = get_token(), []
     for path, file in _list_files(folder).items():
         if path.startswith(unchecked):

@@ -110,9 +110,8 @@ def retrieval(predictions: Rows, references: Rows, measures: Sequence[str]) -> V
         if query in qrels:
             # A passage with the id of its query is the query itself, unless it is relevant.
             kept = [p for p in ranking if p != query or qrels[query].get(p, 0) > 0]
-            # ir-measures breaks ties in other ways, so it sees ranks.
-            run[query] = {passage: -float(rank) for rank, passage in enumerate(kept)}
-    run = {query: ranks for query, ranks in run.items() if ranks}
+            if kept:  # ir-measures breaks ties in other ways, so it sees ranks
+                run[query] = {passage: -float(rank) for rank, passage in enumerate(kept)}
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     for name in measures:
         for metric in ir_measures.iter_calc([_parse(name)], qrels, run):
