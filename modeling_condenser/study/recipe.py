@@ -152,13 +152,18 @@ class StudyRecipe:
         check_measures(self.measures or DEFAULT_MEASURES)
 
     def _check_names(self) -> None:
-        """Check that each row of the tables has a name of its own, and that there is a control."""
+        """Check that each row of the tables has its own name and folder, and there is a control."""
         systems = [BM25, *(parse_system(text).name for text in self.systems)]
         names = [*systems, *(System(model).name for model in self.start), *self.runs]
         if len(set(names)) < len(names):
             raise ValueError(
                 f"Two systems, starts or arms have the same name ({', '.join(sorted(names))}): "
                 "rename an arm or a folder, or name a system, as in MODEL,name=today."
+            )
+        # The readiness of all arms replaces its folder.
+        if taken := {"readiness", "systems"} & {name.partition("/")[0] for name in self.runs}:
+            raise ValueError(
+                f"{taken.pop()!r} is a folder of the study itself: rename the arm or the start."
             )
         if self.control not in (known := [*self.arms, *systems[1:]]):
             raise ValueError(f"control is {self.control!r}, expected one of {known}.")

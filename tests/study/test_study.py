@@ -335,6 +335,7 @@ def test_an_adapted_arm_is_measured_without_labels_and_after_fine_tuning(
     [
         ({"start": ["a/x", "b/x"]}, "have the same name"),
         ({"systems": ["runs/mlm"]}, "have the same name"),
+        ({"arms": {"mlm": {}, "readiness": {}}}, "'readiness' is a folder of the study itself"),
         ({"arms": {"mlm": {}, "x": {"objective": "adapt"}}}, "'x' adapts what the start becomes"),
         ({"arms": {"mlm": None, "x": {"objective": "adapt", "step": 1}}}, "no field 'step'"),
         (
