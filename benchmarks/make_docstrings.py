@@ -26,12 +26,7 @@ from pathlib import Path
 import pandas as pd
 from tqdm.auto import tqdm
 
-from modeling_condenser.collection.beir import (
-    CORPUS_FILE,
-    QRELS_FOLDER,
-    QRELS_HEADER,
-    QUERIES_FILE,
-)
+from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import write_json
 

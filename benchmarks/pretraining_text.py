@@ -10,11 +10,7 @@ from datasets import load_from_disk
 from transformers import AutoTokenizer
 
 from benchmarks.harness import docstrings, make_encoder
-from modeling_condenser.pretraining.data import (
-    BlockBuilder,
-    KeyedBlocks,
-    build_blocks,
-)
+from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.documents import load_documents
 
 _TEXTS_FOR_VOCABULARY = 50_000

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
 
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.model_files.model_folder import find_model_folder, read_json
+from modeling_condenser.model_files.model_folder import find_model_folder
 from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.publishing import provenance, training_log
 from modeling_condenser.publishing.card import write_card
@@ -28,7 +28,7 @@ from modeling_condenser.runs.run_folder import (
     read_identity,
     whole_folder,
 )
-from modeling_condenser.runs.whole_files import write_json
+from modeling_condenser.runs.whole_files import read_json, write_json
 
 from .readiness import measure_model
 from .recipe import AnalysisRecipe, Measuring

@@ -22,11 +22,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.small import measure_small
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.model_files import model_folder
-from modeling_condenser.model_files.contract import (
-    EncodingContract,
-    Similarity,
-    states_encoding,
-)
+from modeling_condenser.model_files.contract import EncodingContract, Similarity, states_encoding
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys
@@ -228,9 +224,8 @@ def mask_texts(model: Any, retriever: Retriever, sample: Sample) -> list[dict[st
         head_mlm_probability=model.config.head_mlm_probability,
         prompts=[retriever.contract.passage_prompt],
     )
-    ids = tokenizer(sample.texts, add_special_tokens=False, truncation=True, max_length=max_length)[
-        "input_ids"
-    ]
+    how: Any = {"add_special_tokens": False, "truncation": True, "max_length": max_length}
+    ids = tokenizer(sample.texts, **how)["input_ids"]
     keys = random_keys(sample.measuring.sample_seed, np.arange(len(ids)))
     blocks, n = with_keys(ids, keys), max(TOKENS_PER_BATCH // max_length, 1)
     batches = [collator(blocks[first : first + n]) for first in range(0, len(blocks), n)]

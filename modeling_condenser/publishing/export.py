@@ -23,22 +23,12 @@ from modeling_condenser.model_files.model_folder import (
     quiet_loading,
 )
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
-from modeling_condenser.runs.run_folder import (
-    RunIdentity,
-    fingerprints_of,
-    whole_folder,
-)
+from modeling_condenser.runs.run_folder import RunIdentity, fingerprints_of, whole_folder
 from modeling_condenser.runs.whole_files import read_json, write_json
 
 from .card import CARD_FILE, write_card
 from .onnx_graph import add_int8
-from .provenance import (
-    RESULTS_FILE,
-    RUNS_FOLDER,
-    Stage,
-    read_provenance,
-    write_provenance,
-)
+from .provenance import RESULTS_FILE, RUNS_FOLDER, Stage, read_provenance, write_provenance
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
 

@@ -13,12 +13,7 @@ from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import (
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    AutoTokenizer,
-)
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
 TEXTS = ["A text.", "Another one, which is longer than the first."]
 

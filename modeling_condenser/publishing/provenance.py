@@ -19,12 +19,7 @@ from typing import Any
 
 from modeling_condenser.model_files.model_folder import STARTER, STARTER_FOLDER, STARTER_TITLE
 from modeling_condenser.runs.run_folder import describe_machine
-from modeling_condenser.runs.whole_files import (
-    checksum_file,
-    read_json,
-    whole_file,
-    write_json,
-)
+from modeling_condenser.runs.whole_files import checksum_file, read_json, whole_file, write_json
 
 from .training_log import readiness_entries, thin_log
 

@@ -33,7 +33,7 @@ from modeling_condenser.evaluation.plots import plot_curves, plot_map
 from modeling_condenser.evaluation.system_results import Evaluator, SystemResult, report_on_card
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.model_files.contract import states_encoding
-from modeling_condenser.model_files.model_folder import find_model_folder, read_json
+from modeling_condenser.model_files.model_folder import find_model_folder
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing import training_log
 from modeling_condenser.publishing.card import PLACEHOLDER
@@ -54,7 +54,7 @@ from modeling_condenser.runs.run_folder import (
     read_log,
     write_settings,
 )
-from modeling_condenser.runs.whole_files import write_json
+from modeling_condenser.runs.whole_files import read_json, write_json
 
 from .recipe import ON_DEV, UNLABELLED, StudyRecipe
 from .results import FUSED, StudyResults, choose_topics, copy_page, is_fused, mean_evaluation
@@ -280,7 +280,7 @@ class _Study:
 
     def measure(
         self, retrievers: Mapping[Path, System], arm: str
-    ) -> dict[str, Sequence[SystemResult]]:
+    ) -> Mapping[str, Sequence[SystemResult]]:
         """Measure the retrievers of these runs, also fused with BM25 if the recipe asks for it."""
         found = defaultdict[str, list[SystemResult]](list)
         for run, system in retrievers.items():
@@ -292,7 +292,7 @@ class _Study:
                 fused = replace(fused, settings={**system.settings, **stated})
                 found[FUSED + arm].append(evaluator.evaluate(fused))
             system.opened.clear()  # the next training needs its memory
-        return {**found}
+        return found
 
     def folder(self, arm: str, group: str, seed: int) -> Path:
         """The folder of one retriever's run."""

@@ -16,15 +16,13 @@ from transformers import AutoTokenizer, TrainerCallback
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
 from modeling_condenser.analysis.callback import ReadinessCallback, readiness_callbacks
-from modeling_condenser.analysis.readiness import measure_checkpoint, measure_model
+from modeling_condenser.analysis.readiness import measure_checkpoint
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.runs.run_folder import read_log
 from tests.evaluation.making import evaluate_system
-
-TWO_TEXTS = Dataset.from_dict({"text": ["one text", "another text"]})
 
 
 def readiness_of(run):
@@ -38,10 +36,12 @@ def test_training_is_bit_equal_to_a_run_that_was_not_measured(
     caplog.set_level("INFO", logger="modeling_condenser")
     plain = tmp_path / "run"
     pretrain({**settings, "output_dir": str(plain)})
-    few = {"labels": 8, "finetuning": {"max_steps": 2, "per_device_train_batch_size": 4}}
+    finetuning = {"max_steps": 4, "learning_rate": 1e-2, "per_device_train_batch_size": 4}
+    few = {"labels": 16, "finetuning": finetuning}
     given = {**settings, "readiness": readiness | few, "output_dir": str(tmp_path / "few")}
     tuned_meanwhile = pretrain(given, callbacks=readiness_callbacks(given)).parent
-    assert "readiness/few_shot_MRR@10" in readiness_of(tuned_meanwhile)[0]
+    first = readiness_of(tuned_meanwhile)[0]
+    assert first["readiness/few_shot_MRR@10"] != first["readiness/zero_shot_MRR@10"]
     assert re.search(r"Readiness after 4 steps: .*MRR@10 after fine-tuning \d\.\d{3}", caplog.text)
     for run in (measured, tuned_meanwhile):
         check_equal(run, plain)
@@ -126,22 +126,13 @@ def test_measuring_leaves_no_trace(bert_run, texts, cls):
     assert "readiness/entropy_layer_4" in entry and "readiness/zero_shot_MRR@10" not in entry
 
 
-@pytest.mark.slow
-def test_few_shot_retrieval_is_that_of_a_fine_tuned_encoder(bert_run, collection):
-    finetuning = {"max_steps": 15, "learning_rate": 3e-3, "per_device_train_batch_size": 16}
-    sizes = {"texts": 2, "max_length": 32, "queries": 20, "labels": 16}
-    measuring = Measuring(collection=str(collection), finetuning=finetuning, **sizes)
-    entry = measure_model(bert_run / "model", Sample.choose(measuring, TWO_TEXTS))
-    assert entry["readiness/few_shot_MRR@10"] != entry["readiness/zero_shot_MRR@10"]
-
-
 @pytest.mark.parametrize(("fsdp", "message"), [("", "no tokenizer"), ("full_shard", "FSDP and")])
 def test_a_trainer_without_a_tokenizer_or_with_a_sharded_model_is_refused(fsdp, message):
     trainer = SimpleNamespace(
         processing_class=fsdp or None, args=SimpleNamespace(deepspeed=None, fsdp=fsdp)
     )
     with pytest.raises(ValueError, match=message):
-        ReadinessCallback(trainer, Sample(Measuring(), [], TWO_TEXTS))
+        ReadinessCallback(trainer, Sample(Measuring(), [], Dataset.from_dict({})))
 
 
 @pytest.mark.slow

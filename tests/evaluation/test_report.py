@@ -99,7 +99,7 @@ def test_results_have_means_and_corrected_comparisons(report):
     assert content["results"]["MRR@10"]["bm25"]["against_baseline"] is None
     for line in (
         "# my\\_collection, test: 3 systems on 40 queries",
-        "1 query without relevant passages or answers were left out.",
+        "1 query was left out, without relevant passages or answers.",
         "| system | MRR@10 | R@20 | R@100 |",
         "| bm25 | 0.2500 | 0.5000 | 0.5000 |",
         f"| good | {good['mean']:.4f} ▲ (+0.2313, p < 0.001) | 0.5000 {EQUAL} | 0.7250 ▲ (+0.2250,",

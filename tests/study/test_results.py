@@ -5,12 +5,7 @@ import json
 from datasets import Dataset
 
 from modeling_condenser.evaluation.measures import make_evaluation
-from modeling_condenser.study.results import (
-    StudyResults,
-    choose_topics,
-    copy_page,
-    mean_evaluation,
-)
+from modeling_condenser.study.results import StudyResults, choose_topics, copy_page, mean_evaluation
 
 
 def evaluation(values):
