@@ -15,7 +15,6 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser import packing
@@ -122,22 +121,24 @@ def make_batches(
     if exact:
         widths = -(-np.maximum(lengths, 1) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-    how: Any = {"batch_first": True, "padding_side": tokenizer.padding_side}
     for rows in plan_batches(widths, token_budget=token_budget, packed=packed):
         width = int(widths[rows[0]])
         least = min(-(-_LEAST_TOKENS // width), token_budget // width) if exact else 0
         filled = np.resize(rows, max(len(rows), least))  # repeats the rows
-        columns = {name: [torch.from_numpy(ids[i]) for i in filled] for name, ids in texts.items()}
+        tokens = {name: np.concatenate([ids[i] for i in filled]) for name, ids in texts.items()}
         if packed:
-            joined = {name: (torch.cat(column), fill[name]) for name, column in columns.items()}
-            yield rows, packing.lay_end_to_end(lengths[rows].tolist(), joined)
+            columns = {name: (torch.from_numpy(ids), fill[name]) for name, ids in tokens.items()}
+            yield rows, packing.lay_end_to_end(lengths[rows].tolist(), columns)
             continue
-        widest = torch.zeros(width, dtype=torch.int32)  # pads the others, and is left out
-        mask = [*map(torch.ones_like, columns["input_ids"]), widest]
-        batch = {"attention_mask": pad_sequence(mask, **how)[:-1].long()}  # (B, T), as all columns
-        for name, column in columns.items():
-            padded = pad_sequence([*column, widest], padding_value=fill[name], **how)
-            batch[name] = padded[:-1].long()
+        places = np.arange(width)
+        if tokenizer.padding_side == "left":
+            places = places[::-1]
+        is_token = places < lengths[filled, None]  # (B, T), as all columns
+        batch = {"attention_mask": torch.from_numpy(is_token).long()}
+        for name, ids in tokens.items():
+            column = np.full(is_token.shape, fill[name], dtype=np.int64)
+            column[is_token] = ids
+            batch[name] = torch.from_numpy(column)
         yield rows, batch
 
 

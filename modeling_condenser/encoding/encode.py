@@ -24,11 +24,7 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.model_files.model_folder import read_json
 from modeling_condenser.runs.progress import bar, show_bars
-from modeling_condenser.runs.run_folder import (
-    describe_machine,
-    replace_folder,
-    restore_folder,
-)
+from modeling_condenser.runs.run_folder import describe_machine, replace_folder, restore_folder
 from modeling_condenser.runs.whole_files import write_json
 
 from .embeddings import MANIFEST_FILE, RECORD_FILE, Embeddings, hash_passages, id_column

@@ -114,10 +114,10 @@ def open_encoder(
     if dtype == "int8":
         transformer: Any = model[0]
         transformer.model = OnnxEncoder(_int8_file(folder), transformer.model.config)
-        return folder, model.eval(), contract
-    for weight in model.parameters():  # rotary angles and other buffers stay in float32
-        if weight.is_floating_point():
-            weight.data = weight.data.to(getattr(torch, dtype))
+    else:
+        for weight in model.parameters():  # rotary angles and other buffers stay in float32
+            if weight.is_floating_point():
+                weight.data = weight.data.to(getattr(torch, dtype))
     return folder, model.eval(), contract
 
 
@@ -191,18 +191,17 @@ def _open_modules(
         raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
     with quiet_loading():  # `_check_transformer` reports missing weights
         model = SentenceTransformer(str(folder), device=device, model_kwargs=_LOAD_FLOAT32)
+    places = [place for place, module in enumerate(model) if isinstance(module, PoolingModule)]
+    old: Any = model[places[-1]] if places else None
     if pooling := stated.get("pooling"):
-        places = [place for place, module in enumerate(model) if isinstance(module, PoolingModule)]
-        if not places:
+        if old is None:
             raise ValueError(f"{folder} does not pool token vectors: leave out pooling={pooling}.")
-        old: Any = model[places[-1]]
-        width, include_prompt = old.embedding_dimension, old.include_prompt
-        new = PoolingModule(width, pooling_mode=pooling, include_prompt=include_prompt)
-        model[places[-1]] = new
+        how = {"pooling_mode": pooling, "include_prompt": old.include_prompt}
+        model[places[-1]] = PoolingModule(old.embedding_dimension, **how)
     found = {
         **choose_prompts(model.prompts),
         "similarity": stated_similarity(folder),
-        "pooling": _name_pooling(model),
+        "pooling": _name_pooling(old),
         **stated,
     }
     if found["similarity"] not in get_args(Similarity):
@@ -212,13 +211,12 @@ def _open_modules(
     return model, found
 
 
-def _name_pooling(model: SentenceTransformer) -> str:
-    poolings = [module for module in model if isinstance(module, PoolingModule)]
-    if not poolings:
+def _name_pooling(module: Any) -> str:
+    if module is None:
         return "none"
-    modes = poolings[-1].pooling_mode
+    modes = module.pooling_mode
     name = modes if isinstance(modes, str) else "+".join(modes)
-    return name if poolings[-1].include_prompt else f"{name} without prompt"
+    return name if module.include_prompt else f"{name} without prompt"
 
 
 def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> EncodingContract:

@@ -119,21 +119,17 @@ def store_in_milvus(
     identity = f"by id {embeddings.retriever} {origin} {embeddings.dimension}"
     name = f"condenser_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     index = MilvusIndex(client, name, _read_parameters(parameters), embeddings)
-    hashes = embeddings.hashes
-    wanted = (hash_passages(passages) if hashes is None else hashes).tolist()
+    hashes = hash_passages(passages) if embeddings.hashes is None else embeddings.hashes
     with _clear_errors():
         if not client.has_collection(name):
             _create(client, name, embeddings.dimension)
         client.load_collection(name)
         stored = _read_hashes(client, name)
-        missing = [i for i, own in enumerate(index.ids) if stored.pop(own, None) != wanted[i]]
+        pairs = enumerate(zip(index.ids, hashes.tolist(), strict=True))
+        missing = [row for row, (own, wanted) in pairs if stored.pop(own, None) != wanted]
         for first in bar(range(0, len(missing), _ROWS_A_REQUEST), "milvus", unit="batch"):
             rows = np.asarray(missing[first : first + _ROWS_A_REQUEST])
-            records = _records(embeddings, passages, rows)
-            hashed = [
-                {**each, "hash": wanted[row]} for row, each in zip(rows, records, strict=True)
-            ]
-            client.upsert(name, hashed)
+            client.upsert(name, _records(embeddings, passages, hashes, rows))
         for ids in in_chunks(stored, most=_ROWS_A_REQUEST, text=str):
             client.delete(name, ids=ids)
         if missing or stored:
@@ -181,13 +177,14 @@ def _create(client: Any, name: str, dimension: int) -> None:
     client.create_collection(name, schema=schema, index_params=indices)
 
 
-def _records(embeddings: Embeddings, passages: Dataset, rows: np.ndarray) -> list[dict[str, Any]]:
+def _records(
+    embeddings: Embeddings, passages: Dataset, hashes: np.ndarray, rows: np.ndarray
+) -> list[dict[str, Any]]:
     part, vectors = passages[rows], embeddings.vectors(rows)
+    columns = (part["_id"], hashes[rows].tolist(), part["title"], part["text"], vectors)
     return [
-        {"id": own, "title": _cut(title), "text": _cut(text), "embedding": vector}
-        for own, title, text, vector in zip(
-            part["_id"], part["title"], part["text"], vectors, strict=True
-        )
+        {"id": own, "hash": hashed, "title": _cut(title), "text": _cut(text), "embedding": vector}
+        for own, hashed, title, text, vector in zip(*columns, strict=True)
     ]
 
 

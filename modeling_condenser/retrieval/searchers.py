@@ -147,17 +147,16 @@ def _open_index(
     system: System, vectors: Embeddings, folder: Path, settings: SearchSettings
 ) -> tuple[Any, float]:
     """The faiss index of a system, None for exact search, and its bytes for a vector."""
-    precision, name = system.precision, settings.index.replace(",", "_")
-    is_quantised = precision != "float32"
-    name = precision if is_quantised else name
+    is_quantised = system.precision != "float32"
+    if settings.is_exact and not is_quantised:
+        return None, 4 * vectors.dimension
+    name = system.precision if is_quantised else settings.index.replace(",", "_")
     if dimension := system.settings.get("truncate_dim"):
         name = f"{name}-{dimension}"
     folder /= f"index-{name}"
     if is_quantised:
-        quantised: Any = build_quantised(vectors, precision, folder)
+        quantised: Any = build_quantised(vectors, system.precision, folder)
         return quantised, quantised.code_size
-    if settings.is_exact:
-        return None, 4 * vectors.dimension
     index = build_approximate(
         vectors,
         settings.index,
