@@ -170,14 +170,12 @@ class Index:
 
     def search(self, queries: Sequence[str], k: int = 10) -> list[list[Passage]]:
         """Find the best `k` passages for each query, best first; fewer if BM25 finds fewer."""
-        if isinstance(queries, str) or not all(isinstance(query, str) for query in queries):
+        texts = {str(place): query for place, query in enumerate(queries)}
+        if isinstance(queries, str) or not all(isinstance(text, str) for text in texts.values()):
             raise ValueError(f"Got {queries!r:.80}, expected a list of queries, such as [query].")
         if k < 1:
             raise ValueError(f"k is {k}, expected at least 1.")
-        if not queries:
-            return []
         passages, searcher, stopwords = self._state
-        texts = {str(place): query for place, query in enumerate(queries)}
         with show_bars(False):
             run = searcher.search(texts, depth=k)
         read = passages.read(name for found in run.values() for name in found)

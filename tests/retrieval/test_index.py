@@ -37,6 +37,7 @@ def test_bm25_finds_passages_with_the_words_and_the_sentence_that_match(tmp_path
     assert all(each.text == TEXTS[each.id] and each.title == "" for each in found)
     assert found[0].score > found[1].score > 0 and none == []
     assert index.search([]) == [] and len(index) == 3
+    assert index.search(iter([QUERY]), k=3) == [found]  # type: ignore[arg-type]
     index.save(tmp_path / "saved")
     del index
     opened = Index.open(tmp_path / "saved")
