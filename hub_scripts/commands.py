@@ -5,7 +5,6 @@ help starts at once.
 """
 
 import json
-import os
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -162,8 +161,6 @@ def _encode(
     encoder = parse_system(model).completed(settings).open()
     passages, workers = load_passages(collection), settings.device_list
     made = encode_collection(encoder, passages, out, shard_size=shard_size, devices=workers)
-    if int(os.environ.get("RANK", "0")) > 0:
-        return
     record = made.record
     print(f"embeddings: {made.folder}")
     print(f"  {made.n_passages:,} passages of {made.dimension} numbers")
@@ -384,7 +381,7 @@ def _print_next(*words: object, yours: str = "") -> None:
 
 
 COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
-    function.__name__.replace("_", "-"): function
+    function.__name__: function
     for function in (
         *(collect, search, evaluate, adapt, finetune, mine, pretrain, export),
         *(analyze, study, encode, push, space, demo),

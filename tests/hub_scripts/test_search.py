@@ -90,8 +90,12 @@ def test_a_study_knows_its_model_and_collection_and_lines_are_answered(
 
 
 @pytest.mark.slow
-def test_given_embeddings_and_an_index_answer_too(encoder, collection, tmp_path, search):
+def test_given_embeddings_and_an_index_answer_too(
+    encoder, collection, tmp_path, search, monkeypatch, capsys
+):
+    monkeypatch.setenv("RANK", "1")  # as some clusters do; `encode` is one process all the same
     assert main(["encode", str(encoder), str(collection), str(tmp_path / "vectors")]) == 0
+    assert "60 passages of 32 numbers" in capsys.readouterr().out
     words = (collection, QUERY, "-k", 3, "--embeddings", tmp_path / "vectors")
     expected = expected_lines(encoder, collection, QUERY, 3)
     assert search(encoder, *words) == expected
