@@ -157,7 +157,7 @@ def _may_be(value: Any, field: dataclasses.Field) -> bool:
 
 
 def _is_recipe(word: str) -> bool:
-    with suppress(FileNotFoundError):
+    with suppress(OSError):  # there is no such file, or the word is too long for a name
         recipe = find_recipe(word)
         if recipe != Path(word):
             refuse_ambiguous(word, "a recipe")

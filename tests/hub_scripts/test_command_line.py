@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,6 +41,7 @@ def line(words):
         ("--bf16 --systems [a] --out out --use-cpu", {"bf16": True, "use_cpu": True}),
         ("own.yaml --depth 3", {"systems": ["r"], "depth": 3}),
         ("a out --recipe own.yaml", {"systems": ["a"], "depth": 7}),
+        (f"{'a' * 300} out", {"systems": ["a" * 300]}),  # too long for the name of a file
     ],
 )
 def test_words_and_fields_become_settings(words, expected, tmp_path, monkeypatch):
@@ -71,13 +71,10 @@ def test_a_mistake_is_explained(words, message):
 def test_a_folder_named_like_a_recipe_is_not_taken_for_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("study/demo").mkdir(parents=True)
-    read = partial(CommandLine, "verb")
-    assert read(["./study/demo", "out"]).read(Fields, plain=("systems", "out")) == {
-        "systems": ["./study/demo"],
-        "out": "out",
-    }
+    settings = line("./study/demo out").read(Fields, plain=("systems", "out"))
+    assert settings == {"systems": ["./study/demo"], "out": "out"}
     with pytest.raises(ValueError, match="study/demo is a recipe .* write ./study/demo for the"):
-        read(["study/demo", "out"]).read(Fields, plain=("systems", "out"))
+        line("study/demo out").read(Fields, plain=("systems", "out"))
 
 
 @pytest.mark.parametrize(
