@@ -65,16 +65,14 @@ def main(words: list[str] | None = None) -> int:
         # In a terminal, a message goes above a bar, not behind it.
         with logging_redirect_tqdm() if sys.stderr.isatty() else nullcontext():
             COMMANDS[verb](CommandLine(verb, arguments.words, about[verb]))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, KeyboardInterrupt) as error:
         if os.environ.get("CONDENSER_DEBUG"):
             raise
+        if isinstance(error, KeyboardInterrupt):
+            sys.stderr.write("interrupted: what was stored is kept for the same command\n")
+            return 130  # as shells do
         sys.stderr.write(f"error: {error}\n")
         return 2
-    except KeyboardInterrupt:
-        if os.environ.get("CONDENSER_DEBUG"):
-            raise
-        sys.stderr.write("interrupted: what was stored is kept for the same command\n")
-        return 130  # as shells do
     distributed = sys.modules.get("torch.distributed")
     if distributed and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()  # its threads can abort a process that exits

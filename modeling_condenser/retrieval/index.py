@@ -217,15 +217,12 @@ class Index:
 def _check_folder(folder: Path, *, is_new: bool = False) -> None:
     """Raise a FileExistsError unless a folder is empty, or holds a part of an index."""
     is_part = (folder / PASSAGES_FILE).is_file() and not (folder / INDEX_FILE).is_file()
-    is_used = folder.is_file() or (folder.is_dir() and any(map(_is_shown, folder.iterdir())))
+    # The names of what killed calls leave begin with a dot.
+    is_used = folder.is_file() or any(folder.glob("[!.]*"))
     if is_used and (is_new or not is_part):
         raise FileExistsError(
             f"{folder} is not empty: name a new folder, or use Index.open and update."
         )
-
-
-def _is_shown(file: Path) -> bool:
-    return not file.name.startswith(".")  # as parts of killed calls are
 
 
 def _anywhere(system: System) -> System:
@@ -241,10 +238,7 @@ def _write_passages(folder: Path, source: PassageSource) -> None:
     """Check passages and write them into a folder."""
     passages = check_passages(_read_passages(source), "the passages")
     folder.mkdir(parents=True, exist_ok=True)
-    with (
-        whole_file(folder / PASSAGES_FILE) as file,
-        pa.ipc.new_stream(file, _SCHEMA) as stream,
-    ):
+    with whole_file(folder / PASSAGES_FILE) as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
         for rows in in_chunks(passages, most=1000, text=itemgetter("text")):
             stream.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
 

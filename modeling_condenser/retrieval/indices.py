@@ -155,15 +155,13 @@ def build_quantised(
     embeddings: Embeddings, precision: Precision, folder: Path
 ) -> faiss.Index | BinaryIndex:
     """Quantise vectors to "int8" or "binary" and save them, or open them from the folder."""
-    if precision == "int8":
-        return open_index(
-            embeddings, folder, partial(_make, embeddings, "SQ8"), precision=precision
-        )
-    build = partial(_build_bits, embeddings)
-    return BinaryIndex(open_index(embeddings, folder, build, is_binary=True, precision=precision))
+    is_binary = precision == "binary"
+    make = partial(_make_bits, embeddings) if is_binary else partial(_make, embeddings, "SQ8")
+    index = open_index(embeddings, folder, make, is_binary=is_binary, precision=precision)
+    return BinaryIndex(index) if is_binary else index
 
 
-def _build_bits(embeddings: Embeddings) -> faiss.IndexBinary:
+def _make_bits(embeddings: Embeddings) -> faiss.IndexBinary:
     from sentence_transformers.util.quantization import quantize_embeddings
 
     index = faiss.IndexBinaryFlat(8 * -(-embeddings.dimension // 8))
