@@ -9,14 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
 from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.model_files.contract import EncodingContract
 
 LONG = "The glacier visits Oslo, and the violin measures the orchard near Kyoto. "
@@ -45,6 +47,14 @@ def save_modules(
 def save_pooled(folder: Path, encoder: Path, mode: object) -> Path:
     """Save a sentence-transformers model with one pooling and the dot product."""
     return save_modules(folder, encoder, lambda size: [Pooling(size, pooling_mode=mode)])
+
+
+def save_mapped(folder: Path, encoder: Path) -> Path:
+    """Save one whose token vectors are mapped before they are pooled."""
+    names = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    return save_modules(
+        folder, encoder, lambda size: [Dense(size, 12, **names), Pooling(12, pooling_mode="mean")]
+    )
 
 
 def change_json(file: Path, **fields: object) -> None:
@@ -93,10 +103,24 @@ def all_bytes(embeddings: Embeddings) -> bytes:
     return b"".join(block.tobytes() for block in embeddings.blocks())
 
 
+def note_encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the passages that retrievers encode from now on."""
+    encoded: list[str] = []
+    encode_passages = Retriever.encode_passages
+
+    def note(self: Retriever, passages: Dataset, **shown: Any) -> np.ndarray:
+        encoded.extend(passages["_id"])
+        return encode_passages(self, passages, **shown)
+
+    monkeypatch.setattr(Retriever, "encode_passages", note)
+    return encoded
+
+
 class HashRetriever:
     """What `encode_collection` uses of a `Retriever`; its vectors are hashes of the texts.
 
-    `calls` has the first text of each call; the call that begins with `fails_on` fails.
+    `calls` has the first text of each call, and `texts` all that were encoded; the call that begins
+    with `fails_on` fails.
     """
 
     dimension, token_budget, dtype, fingerprint = 16, 2048, "float32", "stub"
@@ -107,9 +131,11 @@ class HashRetriever:
     def __init__(self, *, fails_on: str | None = None) -> None:
         self.fails_on = fails_on
         self.calls: list[str] = []
+        self.texts: list[str] = []
 
     def encode_passages(self, passages: Dataset, **_: Any) -> np.ndarray:
         self.calls.append(passages["text"][0])
         if self.calls[-1] == self.fails_on:
             raise OSError("No space left on device")
+        self.texts += passages["text"]
         return hash_vectors(passages)

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer
 from modeling_condenser.encoding import batches
 from modeling_condenser.encoding.retriever import Retriever
 from tests.backbones.encoders import BACKBONES
-from tests.encoding.making import MIXED, save_modules, save_pooled, with_segments
+from tests.encoding.making import MIXED, save_mapped, save_modules, save_pooled, with_segments
 from tests.publishing.making import plain_vectors
 
 
@@ -193,12 +193,7 @@ def test_other_models_stay_padded(bert_folder, tmp_path):
     AutoTokenizer.from_pretrained(left, padding_side="left").save_pretrained(left)
     causal = save_pooled(tmp_path / "causal", bert_folder, "cls")
     AutoConfig.from_pretrained(causal, is_decoder=True).save_pretrained(causal)
-    to_tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
-    dense = save_modules(
-        tmp_path / "dense",
-        bert_folder,
-        lambda size: [Dense(size, 12, **to_tokens), Pooling(12, pooling_mode="mean")],
-    )
+    dense = save_mapped(tmp_path / "dense", bert_folder)
     for folder in (left, causal, dense):
         assert not batches.accept_packed(SentenceTransformer(str(folder), device="cpu"))
     # Float32 is padded, too, as in the evaluation script.

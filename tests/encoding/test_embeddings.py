@@ -179,30 +179,21 @@ def next_week() -> tuple[Dataset, list[str]]:
     return Dataset.from_list(rows), ["text 40!", "text new"]
 
 
-class Counting(HashRetriever):
-    """Remembers all texts that it encoded."""
-
-    def encode_passages(self, passages, **_):
-        vectors = super().encode_passages(passages)
-        self.texts = [*getattr(self, "texts", []), *passages["text"]]
-        return vectors
-
-
 @pytest.mark.parametrize("fails_on", [None, "text 40!", "text new"])
 def test_only_new_and_changed_passages_are_encoded_even_after_a_kill(fails_on, tmp_path, caplog):
     folder, (passages, new) = tmp_path / "e", next_week()
-    encode_collection(Counting(), PASSAGES, folder, shard_size=8)
+    encode_collection(HashRetriever(), PASSAGES, folder, shard_size=8)
     if fails_on:
         with pytest.raises(OSError, match="No space left"):
-            encode_collection(Counting(fails_on=fails_on), passages, folder, shard_size=8)
+            encode_collection(HashRetriever(fails_on=fails_on), passages, folder, shard_size=8)
         # Until the update is complete, the folder is that of the earlier passages.
         assert all_bytes(Embeddings.open(folder)) == hash_vectors(PASSAGES).tobytes()
-    retriever = Counting()
+    retriever = HashRetriever()
     caplog.set_level("INFO")
     made = encode_collection(retriever, passages, folder, shard_size=8)
     assert "2 new or changed passages are encoded, 96 kept, 4 deleted" in caplog.text
     assert retriever.texts == (new[1:] if fails_on == "text new" else new)
-    fresh = encode_collection(Counting(), passages, tmp_path / "fresh", shard_size=8)
+    fresh = encode_collection(HashRetriever(), passages, tmp_path / "fresh", shard_size=8)
     assert {f.name for f in folder.iterdir()} == {f.name for f in fresh.folder.iterdir()}
     assert made.origin and replace(made, folder=fresh.folder, origin="") == fresh
     for file in set(folder.iterdir()) - {folder / "encoding.json", folder / "manifest.json"}:
@@ -212,10 +203,10 @@ def test_only_new_and_changed_passages_are_encoded_even_after_a_kill(fails_on, t
 
 
 def test_a_passage_that_has_another_id_is_not_encoded_again(tmp_path):
-    encode_collection(Counting(), PASSAGES, tmp_path / "e", shard_size=8)
+    encode_collection(HashRetriever(), PASSAGES, tmp_path / "e", shard_size=8)
     rows = PASSAGES.select(range(1, 100))
     renamed = rows.remove_columns("_id").add_column("_id", PASSAGES["_id"][:99])
-    unused = Counting()
+    unused = HashRetriever()
     made = encode_collection(unused, renamed, tmp_path / "e")
     assert all_bytes(made) == hash_vectors(rows).tobytes() and unused.calls == []
     assert made.are_of(renamed)
@@ -238,7 +229,7 @@ def test_vectors_of_an_older_version_open_and_are_encoded_again_where_passages_c
     encode_collection(HashRetriever(), PASSAGES, folder)
     ids = pf.read_table(folder / "passage_ids.arrow").select(["_id"])
     pf.write_feather(ids, folder / "passage_ids.arrow", compression="uncompressed")
-    unused = Counting()
+    unused = HashRetriever()
     assert all_bytes(encode_collection(unused, PASSAGES, folder)) and unused.calls == []
     again = encode_collection(HashRetriever(), passages, folder)
     assert "no hashes of its passages, because an older version wrote it: all" in caplog.text

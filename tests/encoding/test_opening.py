@@ -21,7 +21,7 @@ from modeling_condenser.encoding.opening import encoding_files, fingerprint_retr
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
-from tests.encoding.making import change_json, save_modules, save_pooled
+from tests.encoding.making import change_json, save_mapped, save_modules, save_pooled
 
 
 @pytest.fixture
@@ -102,13 +102,7 @@ def test_a_missing_or_unsupported_similarity_must_be_stated(bert_folder, pooled,
 
 
 def test_a_stated_pooling_replaces_that_of_the_model(bert_folder, tmp_path):
-    to_tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
-    folder = save_modules(
-        tmp_path / "dense",
-        bert_folder,
-        lambda size: [Dense(size, 12, **to_tokens), Pooling(12, pooling_mode="mean")],
-    )
-    stated = Retriever(folder, pooling="max")
+    stated = Retriever(save_mapped(tmp_path / "dense", bert_folder), pooling="max")
     assert [type(module) for module in stated.model] == [Transformer, Dense, Pooling]
     assert stated.model[2].pooling_mode in ("max", ["max"], ("max",))
     unpooled = save_modules(tmp_path / "unpooled", bert_folder, lambda _: [])

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from modeling_condenser import Index, Retriever
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.retrieval.searchers import open_searcher
 from modeling_condenser.retrieval.systems import parse_system
+from tests.encoding.making import note_encoded
 
 TEXTS = {
     "spring": "A river begins at a spring. It ends in the sea.",
@@ -72,21 +74,13 @@ def test_an_update_encodes_what_is_new_and_a_killed_one_is_completed(
     rows[3]["text"] += " Alpine marmots whistle."
     rows = [*rows[:10], *rows[12:], {"_id": "new", "title": "Marmots", "text": "They whistle."}]
     index = Index.build(passages, f"hybrid:{retriever}", folder=tmp_path / "index")
-    before, encoded = index.search(["marmots whistle"]), []
-    encode_passages = Retriever.encode_passages
-
-    def counted(self, some, **shown):
-        encoded.extend(some["_id"])
-        return encode_passages(self, some, **shown)
-
-    def killed(self, some, **shown):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Retriever, "encode_passages", killed)
+    before = index.search(["marmots whistle"])
+    monkeypatch.setattr(Retriever, "encode_passages", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         index.update(Dataset.from_list(rows))
     assert index.search(["marmots whistle"]) == before
-    monkeypatch.setattr(Retriever, "encode_passages", counted)
+    monkeypatch.undo()
+    encoded = note_encoded(monkeypatch)
     reopened = Index.open(tmp_path / "index")
     assert encoded == [rows[3]["_id"], "new"]
     index.update(Dataset.from_list(rows))

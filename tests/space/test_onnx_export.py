@@ -16,12 +16,16 @@ from tests.publishing.making import plain_vectors
 TEXTS = ["glacier", "The old museum near Oslo repairs the engine.", "one two three " * 9]
 
 
-def run_onnx(folder: Path, tokenizer, texts: list[str]) -> np.ndarray:
-    """The vectors of texts of up to 40 tokens, one at a time."""
-    from onnx.reference import ReferenceEvaluator
+def run_onnx(folder: Path, *, by_runtime: bool = False) -> np.ndarray:
+    """The vectors of `TEXTS`, of up to 40 tokens, one at a time."""
+    if by_runtime:
+        from onnxruntime import InferenceSession as Graph
+    else:
+        from onnx.reference import ReferenceEvaluator as Graph
 
-    graph = ReferenceEvaluator(str(folder / "onnx" / "model.onnx"))
-    ids = [tokenizer(text, truncation=True, max_length=40)["input_ids"] for text in texts]
+    graph = Graph(str(folder / "onnx" / "model.onnx"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = [tokenizer(text, truncation=True, max_length=40)["input_ids"] for text in TEXTS]
     return np.concatenate([graph.run(None, {"input_ids": np.array([row])})[0] for row in ids])
 
 
@@ -42,7 +46,7 @@ def test_the_graph_pools_truncates_and_normalises_as_the_contract_says(
     settings = {"pooling": pooling, "similarity": "cosine", "truncate_dim": 20}
     opened = Retriever(bert_folder, device="cpu", **settings)
     write_encoder(tmp_path / "x", opened, weights="float32")
-    found = run_onnx(tmp_path / "x", AutoTokenizer.from_pretrained(bert_folder), TEXTS)
+    found = run_onnx(tmp_path / "x")
     expected = plain_vectors(bert_folder, TEXTS, 40, pooling)[:, :20].numpy()
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -54,15 +58,11 @@ def test_the_graph_pools_truncates_and_normalises_as_the_contract_says(
 @pytest.mark.parametrize("name", BACKBONES)
 def test_onnx_runtime_gives_the_vectors_of_all_encoder_types(name, texts, tmp_path):
     pytest.importorskip("onnxscript")
-    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     folder = BACKBONES[name].save(tmp_path / "encoder", texts)
     write_encoder(tmp_path / "x", Retriever(folder, pooling="cls", device="cpu"), weights="float32")
-    session = onnxruntime.InferenceSession(tmp_path / "x" / "onnx" / "model.onnx")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    for text in TEXTS:
-        ids = tokenizer(text, truncation=True, max_length=40)["input_ids"]
-        [found] = session.run(None, {"input_ids": np.array([ids])})
-        np.testing.assert_allclose(found, plain_vectors(folder, [text], 40).numpy(), atol=1e-5)
+    found = run_onnx(tmp_path / "x", by_runtime=True)
+    np.testing.assert_allclose(found, plain_vectors(folder, TEXTS, 40).numpy(), atol=1e-5)
 
 
 @pytest.mark.slow
@@ -81,9 +81,8 @@ def test_float16_weights_halve_the_file_and_round_the_weights_only(bert_folder, 
             if parameter.numel() >= 1024:
                 parameter.copy_(parameter.half())
     model.save_pretrained(tmp_path / "rounded")
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    tokenizer.save_pretrained(tmp_path / "rounded")
-    found = run_onnx(tmp_path / "float16", tokenizer, TEXTS)
+    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path / "rounded")
+    found = run_onnx(tmp_path / "float16")
     rounded = plain_vectors(tmp_path / "rounded", TEXTS, 40).numpy()
     np.testing.assert_allclose(found, rounded, atol=1e-5)
     assert np.abs(found - plain_vectors(bert_folder, TEXTS, 40).numpy()).max() > 1e-5
@@ -91,13 +90,10 @@ def test_float16_weights_halve_the_file_and_round_the_weights_only(bert_folder, 
 
 @pytest.mark.slow
 def test_int8_weights_give_vectors_near_those_of_float32(bert_folder, tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     how = {"pooling": "mean", "similarity": "cosine", "query_max_length": 40}
     opened = Retriever(bert_folder, device="cpu", **how)
     write_encoder(tmp_path / "x", opened, weights="int8")
-    session = onnxruntime.InferenceSession(tmp_path / "x" / "onnx" / "model.onnx")
-    tokenizer = opened.model.tokenizer
-    ids = [tokenizer(text, truncation=True, max_length=40)["input_ids"] for text in TEXTS]
-    found = np.concatenate([session.run(None, {"input_ids": np.array([row])})[0] for row in ids])
+    found = run_onnx(tmp_path / "x", by_runtime=True)
     cosines = (found * opened.encode_queries(TEXTS)).sum(axis=1)
     assert 0.99 < cosines.min() < 1 - 1e-6

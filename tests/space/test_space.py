@@ -14,6 +14,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.space import space
 from modeling_condenser.space.space import write_space
+from tests.encoding.making import note_encoded
 from tests.publishing.loopback_hub import contents
 
 
@@ -80,17 +81,11 @@ def test_a_page_of_a_changed_collection_is_written_again_from_what_has_changed(
     monkeypatch.setattr(space, "write_encoder", lambda folder, *_, **how: folder.mkdir())
     settings = {"title": "Museums", "embeddings": str(tmp_path / "vectors")}
     out = write(**settings).folder
-    changed, encoded = shutil.copytree(shuffled, tmp_path / shuffled.name), []
+    changed = shutil.copytree(shuffled, tmp_path / shuffled.name)
     row = {"_id": "new", "title": "", "text": "A new passage."}
     with (changed / "corpus.jsonl").open("a") as corpus:
         corpus.write(json.dumps(row) + "\n")
-    encode_passages = Retriever.encode_passages
-
-    def counted(self, some, **shown):
-        encoded.extend(some["_id"])
-        return encode_passages(self, some, **shown)
-
-    monkeypatch.setattr(Retriever, "encode_passages", counted)
+    encoded = note_encoded(monkeypatch)
     write_space(str(retriever), str(changed), out, **settings)
     shown = json.loads((out / "data" / "passages.json").read_text())
     assert encoded == ["new"] and len(shown["ids"]) == 83 and "A new passage." in shown["texts"]
@@ -129,14 +124,9 @@ def test_a_page_is_pushed_as_a_static_space_in_one_commit(
 
 def test_what_no_page_can_search_is_refused(retriever, shuffled, tmp_path, monkeypatch):
     out, model = tmp_path / "page", str(retriever)
-    for wrong in (
-        "bm25",
-        f"hybrid:{model}",
-        f"{model},precision=binary",
-        f"{model},dtype=bfloat16",
-    ):
+    for wrong in ("bm25", "hybrid:{}", "{},precision=binary", "{},dtype=bfloat16"):
         with pytest.raises(ValueError, match="cannot be searched in a page"):
-            write_space(wrong, str(shuffled), out)
+            write_space(wrong.format(model), str(shuffled), out)
     for wrong_setting in ({"weights": "int4"}, {"text_length": 0}):
         with pytest.raises(ValueError, match="expected float16, float32 or int8, and at least 1"):
             write_space(model, str(shuffled), out, **wrong_setting)
