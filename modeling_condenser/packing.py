@@ -310,17 +310,14 @@ def _attend_padded(
     position = torch.arange(longest, device=query.device)
     is_seen = (position < starts.diff()[:, None])[:, None, None]  # (B, 1, 1, keys)
     near = _window(longest, window, query.device)
-    if near is not None:
-        # Rows of padding see themselves, because each row must see something.
-        is_seen = is_seen & near | near.new_ones(longest).diag()
+    # Rows of padding see themselves, because each row must see something.
+    is_seen = is_seen & near | near.new_ones(longest).diag()
     output = F.scaled_dot_product_attention(pad(query), pad(key), pad(value), is_seen, **how)
     return output.transpose(1, 2).flatten(0, 1)[places]
 
 
-def _window(length: int, width: int | None, device: torch.device) -> torch.Tensor | None:
-    """(T, T) bool, which tokens see each other; None if all do."""
-    if width is None or length <= width:
-        return None
+def _window(length: int, width: int, device: torch.device) -> torch.Tensor:
+    """(T, T) bool, which tokens see each other in local attention."""
     position = torch.arange(length, device=device)
     return (position[:, None] - position[None, :]).abs() < width
 

@@ -63,15 +63,11 @@ def test_architecture_md_names_every_folder_and_every_folder_is_installed():
 
 
 def test_the_declared_dependencies_are_those_that_are_imported():
-    files = [
-        file
-        for name in ("modeling_condenser", "hub_scripts")
-        for file in ROOT.glob(f"{name}/**/*.py")
-    ]
+    files = [*PACKAGE.rglob("*.py"), *(ROOT / "hub_scripts").rglob("*.py")]
     imported = {module.split(".")[0] for file in files for module in imported_modules(file)}
     theirs = imported - sys.stdlib_module_names - {"modeling_condenser", "hub_scripts"}
-    projects = {name: packages_distributions().get(name, [name])[0] for name in theirs}
-    found = {re.sub("[-_]", "-", project.lower()) for project in projects.values()}
+    projects = packages_distributions()
+    found = {projects.get(name, [name])[0].lower().replace("_", "-") for name in theirs}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed, optional = (
         {re.split("[>=<[]", line)[0] for line in lines}

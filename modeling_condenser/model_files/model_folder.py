@@ -107,10 +107,9 @@ def find_model_folder(model: str | Path, **hub: Any) -> Path:
 def refuse_kernels(config: Mapping[str, Any], source: str | Path) -> None:
     """Raise a ValueError if a config.json names an implementation on the Hub, which is code.
 
-    Of such fields, transformers 5.2 hands `_attn_implementation_internal` to the package `kernels`;
-    5.17 and 5.23 ignore that one, but hand over `_attn_implementation` (5.23: and
-    `attn_implementation`). `kernels` 0.16 then asks the Hub whether it trusts the publisher, except
-    offline.
+    Of such fields, transformers 5.17 hands `_attn_implementation` to the package `kernels`, and
+    5.23 `attn_implementation`, too. `kernels` 0.16 asks the Hub whether it trusts the publisher,
+    except offline.
     """
     for name, value in config.items():
         if "_implementation" in name and "/" in json.dumps(value):

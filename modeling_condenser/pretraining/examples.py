@@ -21,11 +21,7 @@ from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import use_packing, why_not_packed
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
-from .collator import (
-    CondenserDataCollator,
-    TokenBudgetBatches,
-    text_room,
-)
+from .collator import CondenserDataCollator, TokenBudgetBatches, text_room
 from .data import (
     BlockBuilder,
     Draw,
@@ -47,12 +43,12 @@ logger = logging.getLogger(__name__)
 def as_rows(data: Any, *, name: str) -> Dataset | None:
     """Convert the data that a trainer is given to rows with the one column `text`.
 
-    Returns None for data sets of torch, whose examples the collator reads as they are.
+    Returns None for no data, and for data sets of torch, which the collator reads as they are.
 
     Raises:
         ValueError: the data are empty or have another form; `name` is the argument that holds them.
     """
-    if isinstance(data, torch.utils.data.Dataset):
+    if data is None or isinstance(data, torch.utils.data.Dataset):
         return None
     if isinstance(data, list | tuple) and all(isinstance(row, str | Mapping) for row in data):
         data = Dataset.from_list([{"text": row} if isinstance(row, str) else row for row in data])
@@ -110,7 +106,7 @@ def make_collator(
             objective,
         )
     if only_contrast or (objective == "ict" and not arguments.bow_weight):
-        for name in ("lm_head", "head", "head_norm") if only_contrast else ("lm_head",):
+        for name in ("lm_head", "head", "head_norm"):
             getattr(model, name, nn.Identity()).requires_grad_(False)
         # Of the LM head only the tied weights are trained.
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)

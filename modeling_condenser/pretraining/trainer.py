@@ -81,13 +81,13 @@ class CondenserTrainer(ResumableTrainer):
         _check(self, model, args, kwargs)
         self.facts: dict[str, Any] = {"objective": args.objective}  # for the model card
         self.batches: TokenBudgetBatches | None = None
-        rows = None if train_dataset is None else as_rows(train_dataset, name="train_dataset")
+        rows = as_rows(train_dataset, name="train_dataset")
         tokenizer = processing_class or find_tokenizer(model)
         collator = make_collator(model, tokenizer, args)
+        self._prompts = prompts_of(model, args.objective)
         if rows is not None:
-            prompts = prompts_of(model, args.objective)
             train_dataset, self.batches, facts = make_examples(
-                rows, tokenizer, args, prompts=prompts
+                rows, tokenizer, args, prompts=self._prompts
             )
             self.facts |= facts
         self.facts |= {START: fingerprint_start(model), **fingerprint_examples(train_dataset)}
@@ -115,19 +115,18 @@ class CondenserTrainer(ResumableTrainer):
         """Make examples of evaluation data, or of a mapping of several, if they are text."""
         if isinstance(data, Mapping):
             return {name: self._prepare_evaluation(part) for name, part in data.items()}
-        rows = None if data is None else as_rows(data, name="eval_dataset")
+        rows = as_rows(data, name="eval_dataset")
         if rows is None:
             return data
         tokenizer: Any = self.processing_class
-        prompts = prompts_of(self.accelerator.unwrap_model(self.model), self.args.objective)
-        return make_examples(rows, tokenizer, self.args, prompts=prompts, for_evaluation=True)[0]
+        how: Any = {"prompts": self._prompts, "for_evaluation": True}
+        return make_examples(rows, tokenizer, self.args, **how)[0]
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """The Trainer's loader of `eval_dataset`, which may be text."""
-        is_name = isinstance(eval_dataset, str)
-        return super().get_eval_dataloader(
-            eval_dataset if is_name else self._prepare_evaluation(eval_dataset)
-        )
+        if not isinstance(eval_dataset, str):  # the name of one of several
+            eval_dataset = self._prepare_evaluation(eval_dataset)
+        return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """The Trainer's loader of `test_dataset`, which may be text."""

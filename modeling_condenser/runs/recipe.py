@@ -143,10 +143,10 @@ def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
     known = {f.name for cls in classes for f in dataclasses.fields(cls) if f.init}
     for name in settings:
         if name not in known:
-            nearest = get_close_matches(name, known, n=1)
-            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-            hint = hint or " `condenser VERB --help` lists those of a command."
-            raise ValueError(f"There is no field {name!r}.{hint}")
+            hint = "`condenser VERB --help` lists those of a command."
+            if nearest := get_close_matches(name, known, n=1):
+                hint = f"Did you mean {nearest[0]!r}?"
+            raise ValueError(f"There is no field {name!r}. {hint}")
     if settings.get("bf16"):
         import torch  # takes seconds, which commands without a model should not wait for
 

@@ -33,18 +33,21 @@ from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
 
 
-@pytest.fixture
-def make_trainer(tmp_path, bert_folder, tokenizer, texts):
-    """Makes a trainer of blocks."""
-    documents = Dataset.from_dict({"text": texts[:50]})
-    blocks = build_blocks(documents, BlockBuilder(tokenizer, max_length=32))
+def arguments(folder: Path, **changes: Any) -> CondenserTrainingArguments:
+    return CondenserTrainingArguments(str(folder), **{**SETTINGS, **changes})
 
-    def make(name="run", **settings):
+
+@pytest.fixture
+def make_trainer(tmp_path, bert_folder, texts):
+    """Makes a trainer, of 50 texts by default, whose other arguments are settings."""
+
+    def make(data=texts[:50], *, name="run", eval_dataset=None, head=None, **settings):
         set_seed(3)
         return CondenserTrainer(
-            condenser_from_encoder(str(bert_folder)),
+            condenser_from_encoder(str(bert_folder), **(head or {})),
             arguments(tmp_path / name, **settings),
-            train_dataset=KeyedBlocks(blocks, seed=0),
+            train_dataset=data,
+            eval_dataset=eval_dataset,
         )
 
     return make
@@ -63,9 +66,13 @@ def steps_of(trainer) -> list[dict[str, float]]:
 
 
 def test_the_log_holds_means_over_the_steps_since_the_last_entry_and_probing_changes_nothing(
-    make_trainer,
+    make_trainer, tokenizer, texts
 ):
-    each, both = make_trainer("a", max_steps=4), make_trainer("b", max_steps=4, logging_steps=2)
+    """One is given text, the other the same blocks."""
+    documents = Dataset.from_dict({"text": texts[:50]})
+    blocks = build_blocks(documents, BlockBuilder(tokenizer, max_length=32))
+    each = make_trainer(max_steps=4)
+    both = make_trainer(KeyedBlocks(blocks, seed=42), name="b", max_steps=4, logging_steps=2)
     entries = []
     measurer = TrainerCallback()
     measurer.on_step_end = lambda *args, **kwargs: both.exclude_time(1000)
@@ -88,7 +95,7 @@ def test_the_log_holds_means_over_the_steps_since_the_last_entry_and_probing_cha
 
 
 def test_a_notebooks_table_shows_the_parts_of_the_loss(make_trainer):
-    trainer, rows = make_trainer("a", max_steps=2, logging_steps=1), []
+    trainer, rows = make_trainer(max_steps=2), []
     table = TrainerCallback()
     table.training_tracker = SimpleNamespace(write_line=rows.append)
     trainer.add_callback(table)
@@ -150,26 +157,6 @@ def test_the_probe_equals_a_naive_implementation_for_any_batch_size(large_weight
     assert probe(model, [nothing]) == {}
 
 
-def arguments(folder: Path, **changes: Any) -> CondenserTrainingArguments:
-    return CondenserTrainingArguments(str(folder), **{**SETTINGS, **changes})
-
-
-@pytest.fixture
-def trainer_of_text(tmp_path, bert_folder):
-    """Makes a trainer of text, whose other arguments are settings."""
-
-    def make(train_dataset, *, eval_dataset=None, head=None, **settings):
-        set_seed(3)
-        return CondenserTrainer(
-            condenser_from_encoder(str(bert_folder), **(head or {})),
-            arguments(tmp_path, **settings),
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-        )
-
-    return make
-
-
 def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weighted_sum(
     settings, tmp_path
 ):
@@ -183,13 +170,13 @@ def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weig
         assert entry["loss"] == pytest.approx(total, rel=1e-5)
 
 
-def test_text_is_accepted_in_every_form(trainer_of_text, texts):
+def test_text_is_accepted_in_every_form(make_trainer, texts):
     texts = texts[:20]
-    expected = trainer_of_text(texts).facts
+    expected = make_trainer(texts).facts
     assert expected["n_documents"] == 20 and expected["n_blocks"] > 20
     rows = [{"id": i, "text": text} for i, text in enumerate(texts)]
     for data in (tuple(rows), Dataset.from_list(rows)):
-        assert trainer_of_text(data).facts == expected
+        assert make_trainer(data).facts == expected
 
 
 @pytest.mark.parametrize(
@@ -206,16 +193,16 @@ def test_text_is_accepted_in_every_form(trainer_of_text, texts):
         ([{"text": ["a", "b"]}], "'text' of train_dataset holds .*, expected one string a row"),
     ],
 )
-def test_other_data_are_refused(trainer_of_text, data, message):
+def test_other_data_are_refused(make_trainer, data, message):
     with pytest.raises(ValueError, match=message):
-        trainer_of_text(data)
+        make_trainer(data)
 
 
-def test_each_evaluation_has_the_same_masks_and_gives_the_loss_of_the_model(trainer_of_text, texts):
+def test_each_evaluation_has_the_same_masks_and_gives_the_loss_of_the_model(make_trainer, texts):
     settings = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 999}
     settings |= {"bow_weight": 0.5, "bow_weight_end": 0.1, "learning_rate": 0.0}
     data = {"few": texts[:9], "more": Dataset.from_dict({"text": texts[:20]})}
-    trainer = trainer_of_text(texts[:50], eval_dataset=data, **settings)
+    trainer = make_trainer(eval_dataset=data, **settings)
     trainer.train()
     for name in data:
         examples = trainer.eval_dataset[name]
@@ -231,15 +218,16 @@ def test_each_evaluation_has_the_same_masks_and_gives_the_loss_of_the_model(trai
     assert len(vectors) == len(examples)  # without that of the filler of a packed batch
 
 
-def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(trainer_of_text, tmp_path, texts):
+def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(make_trainer, tmp_path, texts):
     settings = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps"}
     settings |= {"save_steps": 1, "save_total_limit": 1, "load_best_model_at_end": True}
     settings |= {"max_steps": 2, "learning_rate": 0.5}  # the loss explodes
-    trainer = trainer_of_text(texts[:50], eval_dataset=texts[50:60], **settings)
+    trainer = make_trainer(eval_dataset=texts[50:60], **settings)
     trainer.train()
     first, last = (e["eval_loss"] for e in trainer.state.log_history if "eval_loss" in e)
-    assert first < last and trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-1")
-    saved = load_file(tmp_path / "checkpoint-1/model.safetensors")
+    best = tmp_path / "run/checkpoint-1"
+    assert first < last and trainer.state.best_model_checkpoint == str(best)
+    saved = load_file(best / "model.safetensors")
     found = trainer.model.state_dict()
     assert all(torch.equal(found[name], weight) for name, weight in saved.items())
 
@@ -288,11 +276,11 @@ def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
         is_packed(mpnet, packed=True)
 
 
-def test_accumulated_budget_batches_take_the_step_of_their_union(trainer_of_text, texts):
+def test_accumulated_budget_batches_take_the_step_of_their_union(make_trainer):
     """The union is trained on as one padded batch, by the model alone."""
     settings = {"bow_weight": 0.7, "tokens_per_batch": 150, "gradient_accumulation_steps": 3}
     head = {"n_head_layers": 1, "head_mlm_probability": 0.5, "config_changes": NO_DROPOUT}
-    trainer = trainer_of_text(texts[:50], head=head, **settings, max_steps=1)
+    trainer = make_trainer(head=head, **settings, max_steps=1)
     model = copy.deepcopy(trainer.model)
     [entry] = steps_of(trainer)
     indices = [*chain.from_iterable(islice(trainer.batches, 3))]

@@ -16,12 +16,11 @@ def train(tmp_path, bert_folder, texts, monkeypatch):
     """Pre-trains without stated intervals, at forty seconds a step."""
     clock = iter(range(0, 10**6, 40))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-
     monkeypatch.setattr(trainer, "write_card", lambda folder, name: None)  # it takes seconds
 
     def run(**changes) -> Path:
-        settings = {name: SETTINGS[name] for name in SETTINGS.keys() - {"logging_steps"}}
-        settings.pop("save_strategy")
+        stated = SETTINGS.keys() - {"logging_steps", "save_strategy"}
+        settings = {name: SETTINGS[name] for name in stated}
         (tmp_path / "corpus.txt").write_text("\n".join(texts[:20]))
         quick = {"objective": "mlm", "per_device_train_batch_size": 1}
         places = {"encoder": str(bert_folder), "corpus": str(tmp_path / "corpus.txt"), **quick}
