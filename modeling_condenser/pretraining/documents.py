@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, Features, Value, concatenate_datasets, load_from_disk
-from datasets.config import DATASET_STATE_JSON_FILENAME
+from datasets.config import DATASET_STATE_JSON_FILENAME, DATASETDICT_JSON_FILENAME
 
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.document_files import (
@@ -53,7 +53,8 @@ class Source:
             A folder of .txt files, files of several kinds, and .md, .html, .pdf and .docx files are
             read as by `condenser collect`: a document a file, or a row of a table; the README of a
             folder is not read. What exists comes before a pattern or a Hub name.
-        name, split, revision: configuration, split, and branch, tag or commit of a Hub data set.
+        name, split, revision: configuration, split, and branch, tag or commit of a Hub data set;
+            the split is also that of a saved `DatasetDict`.
         text_column: column that holds the text; others are not read.
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
             row, such as BookCorpus.
@@ -135,6 +136,8 @@ def _load_texts(source: Source) -> Dataset:
         rows = load_hub_rows(source.path, source.name, split=source.split, revision=source.revision)
     elif (path / DATASET_STATE_JSON_FILENAME).is_file():
         rows = load_from_disk(str(path))
+    elif (path / DATASETDICT_JSON_FILENAME).is_file():
+        rows = load_from_disk(str(path / source.split))
     else:
         files, read = _find_files(path, source)
         identity = [read.__name__, source.text_column, *file_states(files)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from modeling_condenser.collection import text_files
 from modeling_condenser.collection.load import load_passages
@@ -135,10 +135,14 @@ def test_files_are_stored_once_until_they_change(tmp_path):
 
 
 def test_a_saved_data_set_and_the_passages_of_a_collection_are_read(tmp_path):
-    Dataset.from_dict({"text": TEXTS, "id": [1, 2, 3]}).save_to_disk(tmp_path / "saved")
+    saved = Dataset.from_dict({"text": TEXTS, "id": [1, 2, 3]})
+    saved.save_to_disk(tmp_path / "saved")
+    DatasetDict(train=saved, test=saved.select([1])).save_to_disk(tmp_path / "splits")
     write(tmp_path / "c" / "corpus.jsonl.gz", TEXTS)
     write(tmp_path / "c" / "queries.jsonl", ["not a document"])
-    assert read(tmp_path / "saved") == read(tmp_path / "c") == TEXTS
+    for name in ("saved", "splits", "c"):
+        assert read(tmp_path / name) == TEXTS
+    assert read(Source(str(tmp_path / "splits"), split="test")) == TEXTS[1:2]
     assert len(read("health")) == len(load_passages("health"))
 
 
