@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 
-from modeling_condenser.model_files.model_folder import CONFIG_FILE, fetch, resolve_encoder_name
+from modeling_condenser.model_files.model_folder import CONFIG_FILE, fetch
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
 from modeling_condenser.training.run import run_training, scale_learning_rate
 
@@ -21,7 +21,13 @@ from .arguments import (
 from .contrastive_trainer import ContrastiveTrainer
 from .documents import load_documents
 from .trainer import CondenserTrainer
-from .warm_start import change_config, condenser_from_encoder, masked_lm_from_encoder, open_config
+from .warm_start import (
+    change_config,
+    condenser_from_encoder,
+    find_start,
+    masked_lm_from_encoder,
+    open_config,
+)
 
 _POWER = 0.7  # of the size: 5e-5 for BERT base becomes 5e-4 for `starter`, the best that we tried
 
@@ -56,7 +62,7 @@ def pretrain(
         )
 
     def make_trainer(recipe: PretrainingRecipe, arguments: Any) -> CondenserTrainer:
-        name = resolve_encoder_name(recipe.tokenizer or recipe.encoder)
+        name = find_start(recipe.tokenizer or recipe.encoder)
         if not Path(name).is_dir():
             fetch(name, only=[CONFIG_FILE])  # says what is wrong with a name
         tokenizer = AutoTokenizer.from_pretrained(name)
@@ -94,7 +100,7 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
         )
     names = (*HEAD_SETTINGS, "pooling")
     stated = {n: value for n in names if (value := getattr(recipe, n)) is not None}
-    folder = resolve_encoder_name(recipe.encoder)
+    folder = find_start(recipe.encoder)
     config = open_config(folder)
     if config.model_type != "condenser" or recipe.new_head:
         return condenser_from_encoder(recipe.encoder, config_changes=changes, **stated)

@@ -5,6 +5,7 @@ The encoder may be a Condenser checkpoint, whose own head is then ignored.
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from transformers.utils import logging
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
 from modeling_condenser.encoder_parts import find_layers, freeze_pooler, n_positions
 from modeling_condenser.model_files.model_folder import (
+    find_model_folder,
     quiet_loading,
     refuse_kernels,
     resolve_encoder_name,
@@ -95,7 +97,7 @@ def _start(
     changes: dict | None,
     **kwargs: Any,
 ) -> Any:
-    name = resolve_encoder_name(name)
+    name = find_start(name)
     config = open_config(name, **kwargs)
     if config.model_type == CondenserConfig.model_type:
         change_config(config.encoder_config, changes or {})
@@ -115,6 +117,13 @@ def _start(
         model.lm_head.load_state_dict(lm_head.state_dict())
     model.tie_weights()
     return model
+
+
+def find_start(name: str) -> str:
+    """What to open for the name of a start: a folder for "starter" and for a pinned revision."""
+    name = resolve_encoder_name(name)
+    is_pinned = "@" in name and not Path(name).is_dir()
+    return str(find_model_folder(name)) if is_pinned else name
 
 
 def _load_parts(name_or_path: str, config: Any, **kwargs: Any) -> tuple[Any, nn.Module | None]:

@@ -87,6 +87,17 @@ def test_a_retriever_is_pre_trained_at_the_rate_of_bert_base(bert_folder, tmp_pa
     assert choose_learning_rate(retriever, 1e-5) == 1e-5 < choose_learning_rate(raw, 1e-5)
 
 
+def test_a_pinned_revision_is_the_start(settings, loopback_hub, bert_folder, roberta_folder):
+    first = loopback_hub.put(bert_folder, "owner/encoder")
+    loopback_hub.put(roberta_folder, "owner/encoder")
+    changes = {"encoder": f"owner/encoder@{first}", "max_steps": 1, "learning_rate": 0.0}
+    model = CondenserForPreTraining.from_pretrained(pretrain({**settings, **changes}))
+    found, expected = model.condenser.encoder, AutoModel.from_pretrained(bert_folder)
+    assert torch.equal(
+        found.embeddings.word_embeddings.weight, expected.get_input_embeddings().weight
+    )
+
+
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_a_corpus_with_other_contents_is_refused(settings, tmp_path, small_corpus, is_finished):
     corpus, run = tmp_path / "corpus.jsonl", tmp_path / "run"
