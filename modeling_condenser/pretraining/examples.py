@@ -116,11 +116,12 @@ def make_collator(
     if packed:
         use_packing(model)
     is_masked = objective != "ict" and not only_contrast
+    has_head = hasattr(model, "run_head") and not only_contrast
     collator = CondenserDataCollator(
         tokenizer,
         max_length=arguments.max_length,
         mlm_probability=arguments.mlm_probability if is_masked else None,
-        head_mlm_probability=None if only_contrast else config.head_mlm_probability,
+        head_mlm_probability=config.head_mlm_probability if has_head else None,
         bag_of_words=arguments.bow_weight > 0 and not only_contrast,
         prompts=prompts_of(model, objective),
         # The chunks of a gradient cache are packed when the batch is split.

@@ -17,6 +17,7 @@ from transformers import TrainerCallback, TrainingArguments, set_seed
 
 from modeling_condenser import (
     CondenserConfig,
+    CondenserForMaskedLM,
     CondenserForPreTraining,
     CondenserTrainer,
     CondenserTrainingArguments,
@@ -274,6 +275,18 @@ def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
     assert not is_packed(mpnet)
     with pytest.raises(ValueError, match="mpnet .* only their own attention. Set packed: false"):
         is_packed(mpnet, packed=True)
+
+
+def test_plain_mlm_from_a_checkpoint_leaves_out_its_second_masking(tmp_path, bert_folder, texts):
+    condenser = condenser_from_encoder(str(bert_folder), head_mlm_probability=0.5)
+    condenser.save_pretrained(tmp_path / "checkpoint")
+    model = CondenserForMaskedLM.from_pretrained(tmp_path / "checkpoint")
+    settings = arguments(tmp_path / "run", objective="mlm", max_steps=1)
+    tokenizer = find_tokenizer(condenser)
+    [entry] = steps_of(
+        CondenserTrainer(model, settings, train_dataset=texts, processing_class=tokenizer)
+    )
+    assert entry["loss"] == pytest.approx(entry["late_loss"])
 
 
 def test_accumulated_budget_batches_take_the_step_of_their_union(make_trainer):
