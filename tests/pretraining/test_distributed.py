@@ -43,6 +43,8 @@ CASES = {
     "tsdae": {"objective": "tsdae"},
     "mean pooling": {"objective": "ict", "pooling": "mean", "bow_weight": 1.0},
 }
+OWN_AVERAGES = "each process averages over its own tokens"
+RUNS = {**CASES, OWN_AVERAGES: {"average_tokens_across_devices": False}}
 TORCHRUN = "-m torch.distributed.run --master-port PORT"
 
 
@@ -134,10 +136,10 @@ def folders(tmp_path_factory, large_weights, corpus_file):
         batch = {"per_device_train_batch_size": 8 // n_processes}
         recipes = [
             {**shared, **batch, **changes, "output_dir": str(folder / case)}
-            for case, changes in CASES.items()
+            for case, changes in RUNS.items()
         ]
         # Of a budget each process has a whole one, so one alone takes two batches a step.
-        recipes[list(CASES).index("budget")]["gradient_accumulation_steps"] = 2 // n_processes
+        recipes[list(RUNS).index("budget")]["gradient_accumulation_steps"] = 2 // n_processes
         measured = {"per_device_eval_batch_size": 16 // n_processes, "output_dir": str(folder)}
         measured |= {"objective": "ict", "max_length": 32, "bow_weight": 1.0, "use_cpu": True}
         shards = str(folder) if n_processes > 1 else None
@@ -167,6 +169,11 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
     assert largest > 0.01
     # float32 sums in another order: what is small beside the largest is off by as much as that.
     assert_same(found, expected, 1e-5 * max(1.0, largest))
+
+
+def test_the_parts_of_the_loss_add_up_where_each_process_averages_over_its_own_tokens(folders):
+    for entry in read_log(folders[2] / OWN_AVERAGES):
+        assert entry["head_loss"] + entry["late_loss"] == pytest.approx(entry["loss"], rel=1e-5)
 
 
 def test_an_evaluation_has_the_same_loss_in_two_processes(folders):
