@@ -136,21 +136,22 @@ class CondenserPreTrainedModel(PreTrainedModel):
             folder: for weights (hidden states bit-identical to the backbone's), tokenizer,
                 sentence-transformers' modules and the encoding contract.
             tokenizer: by default that of the checkpoint that the model was loaded from.
-            contract: fields of the package's `EncodingContract`. By default those of the model that
-                pre-training started from, with the precision of its weights. Where it states none:
-                the dot product, and the longest sequence that tokenizer and positions allow.
+            contract: fields of the package's `EncodingContract`, which replace those of the model
+                that pre-training started from. Where neither states one: the dot product, and the
+                longest sequence that tokenizer and positions allow. Without a contract, weights
+                have the precision of that model's.
         """
         base: Any = self.base_model
         # Copies, because saving changes them.
         encoder, tokenizer = copy.deepcopy((base.encoder, tokenizer or find_tokenizer(self)))
         encoder.config._name_or_path = ""  # it may be a folder of this machine
-        encoding: dict[str, Any] = {}
+        limit, encoding = tokenizer.model_max_length, dict[str, Any]()
+        default = contract_of(self.config, longest=min(limit, n_positions(encoder) or limit))
         if contract is None:
-            limit, encoding = tokenizer.model_max_length, self.config.encoding
-            longest = min(limit, n_positions(encoder) or limit)
-            contract = contract_of(self.config, longest=longest)
+            encoding = self.config.encoding
             encoder.to(getattr(torch, encoding.get("dtype", "float32")))
-        write_encoder(Path(folder), encoder, tokenizer, contract, encoding=encoding)
+        whole = {**default, **(contract or {})}
+        write_encoder(Path(folder), encoder, tokenizer, whole, encoding=encoding)
         return Path(folder)
 
 

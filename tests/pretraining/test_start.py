@@ -1,6 +1,7 @@
 """Published models as starts: what is kept, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,8 @@ def test_an_export_as_a_start_keeps_all_of_its_contract(bert_run, tmp_path):
     assert EncodingContract.load(tmp_path / "out") == contract
     modules = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert kinds_of(modules) == [Transformer, Pooling]
+    masked_lm_from_encoder(str(start)).save_encoder(tmp_path / "b", contract={"pooling": "cls"})
+    assert EncodingContract.load(tmp_path / "b") == replace(contract, pooling="cls")
 
 
 def test_a_stated_pooling_replaces_that_of_the_start_and_cls_is_the_default(
