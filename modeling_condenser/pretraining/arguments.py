@@ -127,7 +127,7 @@ class PretrainingRecipe:
 
     Attributes:
         encoder: Hub name or folder of the encoder to start from ("starter" for this package's own),
-            or of a Condenser checkpoint to continue with its head and `skip_from`.
+            or of a Condenser checkpoint or run to continue with its head and `skip_from`.
         corpus: text to train on: Hub data set name or local path, or a mapping such as {path:
             NAME, split: train, text_column: body} (`Source`), or a list of these.
         tokenizer: Hub name or folder; the encoder's own by default.

@@ -120,10 +120,9 @@ def _start(
 
 
 def find_start(name: str) -> str:
-    """What to open for the name of a start: a folder for "starter" and for a pinned revision."""
+    """What to open for the name of a start: the folder of a run or of a pinned revision, too."""
     name = resolve_encoder_name(name)
-    is_pinned = "@" in name and not Path(name).is_dir()
-    return str(find_model_folder(name)) if is_pinned else name
+    return str(find_model_folder(name)) if "@" in name or Path(name).is_dir() else name
 
 
 def _load_parts(name_or_path: str, config: Any, **kwargs: Any) -> tuple[Any, nn.Module | None]:

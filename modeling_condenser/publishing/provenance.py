@@ -17,7 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from modeling_condenser.model_files.model_folder import STARTER, STARTER_FOLDER, STARTER_TITLE
+from modeling_condenser.model_files.model_folder import (
+    STARTER,
+    STARTER_FOLDER,
+    STARTER_TITLE,
+    find_weights,
+)
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import checksum_file, read_json, whole_file, write_json
 
@@ -67,7 +72,8 @@ def describe_stage(
 def read_start(name: str) -> list[Stage]:
     """The stages of the encoder that a training starts from; none if it is not a local one."""
     encoder = STARTER_FOLDER if name == STARTER else Path(name)
-    return read_provenance(encoder) if name and encoder.is_dir() else []
+    is_local = name and encoder.is_dir()
+    return read_provenance(find_weights(encoder) or encoder) if is_local else []
 
 
 def drop_starter(stages: Sequence[Stage]) -> Sequence[Stage]:

@@ -20,6 +20,7 @@ from modeling_condenser.pretraining.pretrain import (
     open_model,
     pretrain,
 )
+from modeling_condenser.publishing.provenance import read_provenance
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import MANIFEST, read_log
 from tests.pretraining.short_runs import column, interrupted_at
@@ -159,10 +160,11 @@ def test_without_masks_only_the_tied_weights_of_the_lm_head_are_trained(
     ],
 )
 def test_a_checkpoint_is_continued_with_its_own_head(settings, tmp_path, split, other):
-    first = pretrain({**settings, **split})
-    again = {**settings, "max_steps": 1, "encoder": str(first), "output_dir": str(tmp_path / "b")}
-    config = CondenserForPreTraining.from_pretrained(pretrain(again)).config
+    first, run = pretrain({**settings, **split}), settings["output_dir"]
+    again = {**settings, "max_steps": 1, "encoder": run, "output_dir": str(tmp_path / "b")}
+    config = CondenserForPreTraining.from_pretrained(second := pretrain(again)).config
     assert {name: getattr(config, name) for name in split} == split
+    assert [stage.run["steps"] for stage in read_provenance(second)] == [3, 1]
     before, after = (column(tmp_path / run, "head_loss") for run in ("run", "b"))
     assert after[0] < before[0]
     [(name, value)] = other.items()
