@@ -212,7 +212,8 @@ def write_modules(folder: Path, dimension: int, *, pooling: str, encoding: dict[
     ]
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        (folder / name).write_text(f"{text}\n", "utf-8")
 
 
 def contract_of(config: Any, *, longest: int) -> dict[str, Any]:
@@ -257,7 +258,7 @@ def write_encoder(
     size = encoder.config.hidden_size
     write_modules(folder, size, pooling=contract["pooling"], encoding=how)
     text = json.dumps(contract, indent=2, sort_keys=True)
-    (folder / "encoding_contract.json").write_text(f"{text}\n")
+    (folder / "encoding_contract.json").write_text(f"{text}\n", "utf-8")
 
 
 def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:

@@ -167,7 +167,7 @@ def write_analysis(
     with whole_folder(out) as partial:
         for name, content in pictures.items():
             (partial / name).write_bytes(content)
-        (partial / REPORT_FILE).write_text(f"# Readiness\n\n{report}\n")
+        (partial / REPORT_FILE).write_text(f"# Readiness\n\n{report}\n", "utf-8")
         write_json(partial / READINESS_FILE, {**facts, "models": entries})
     return report
 

@@ -22,7 +22,7 @@ def try_repository(folder: Path) -> None:
     """Encode with an encoder in both libraries, or compute a checkpoint's loss by its own code."""
     contract_file = folder / "encoding_contract.json"
     if contract_file.is_file():
-        contract = json.loads(contract_file.read_text())
+        contract = json.loads(contract_file.read_text("utf-8"))
         _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
         encoder: Any = SentenceTransformer(str(folder), device="cpu")
         result = torch.as_tensor(encoder.encode_document(TEXTS))

@@ -87,7 +87,7 @@ def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
     """
     path = find_recipe(name_or_path)
     try:
-        settings = parse_value(path.read_text()) or {}
+        settings = parse_value(path.read_text("utf-8")) or {}
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(settings, dict):

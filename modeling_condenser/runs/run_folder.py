@@ -223,7 +223,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a folder.")
     restore_folder(folder)
-    partial = folder.with_name(f".{folder.name}.partial")
+    partial = _beside(folder, "partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a killed process
     partial.mkdir(parents=True)
     try:
@@ -237,19 +237,22 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 def replace_folder(folder: Path, new: Path) -> None:
     """Move a complete folder to the place of another one, which `restore_folder` undoes."""
     if folder.exists():
-        folder.replace(_replaced(folder))
+        folder.replace(_beside(folder, "replaced"))
     new.replace(folder)
     restore_folder(folder)
 
 
 def restore_folder(folder: Path) -> None:
     """Put back a folder that `whole_folder` had moved away, unless the new one is in its place."""
-    replaced = _replaced(folder)
+    replaced = _beside(folder, "replaced")
     if folder.exists():
         shutil.rmtree(replaced, ignore_errors=True)
     elif replaced.exists():
         replaced.replace(folder)
 
 
-def _replaced(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.replaced")
+def _beside(folder: Path, ending: str) -> Path:
+    """Where a folder is kept while it is written or replaced."""
+    if folder.name in ("", ".."):
+        raise ValueError(f"{folder} would be replaced as a whole: name a new folder in it.")
+    return folder.with_name(f".{folder.name}.{ending}")

@@ -174,18 +174,18 @@ class StudyResults:
         write_json(folder / "results.json", {**vars(self), **figures})
         template = Template(Path(__file__).with_name("results.md.jinja").read_text("utf-8"))
         page = template.render(results=self, pictures=pictures, readiness=readiness, fused=FUSED)
-        (folder / PAGE_FILE).write_text(f"{page.strip()}\n")
+        (folder / PAGE_FILE).write_text(f"{page.strip()}\n", "utf-8")
 
 
 def copy_page(folder: Path, page: Path, *, pictures: Sequence[str]) -> None:
     """Copy the page of a study to a file, and its pictures to FILE-PICTURE beside it."""
-    text = (folder / PAGE_FILE).read_text()
+    text = (folder / PAGE_FILE).read_text("utf-8")
     page.parent.mkdir(parents=True, exist_ok=True)
     for picture in pictures:
         name = f"{page.stem}-{picture}"
         shutil.copyfile(folder / picture, page.with_name(name))
         text = text.replace(f"]({picture})", f"]({name})")
-    page.write_text(text)
+    page.write_text(text, "utf-8")
 
 
 def mean_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation:

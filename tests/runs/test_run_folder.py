@@ -103,6 +103,12 @@ def test_the_old_folder_is_back_when_the_new_one_cannot_take_its_place(tmp_path,
     assert contents(tmp_path) == {"model/weights": b"old"}
 
 
+@pytest.mark.parametrize("name", [".", "..", "model/.."])
+def test_the_current_folder_is_not_replaced(name):
+    with pytest.raises(ValueError, match="name a new folder in it"), whole_folder(Path(name)):
+        pass
+
+
 def make_checkpoint(run_folder, step, *, sealed=True):
     folder = run_folder / f"checkpoint-{step}"
     folder.mkdir()
