@@ -73,11 +73,12 @@ class EvaluationRecipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.systems or self.measures == []:
-            raise ValueError("Nothing to evaluate: name at least one system and one measure.")
+        if not self.systems:
+            raise ValueError("Nothing to evaluate: name at least one system.")
         check_least(self, depth=1)
         if self.task == "retrieval":
-            check_measures(self.measures or ())
+            if self.measures is not None:
+                check_measures(self.measures)
             if Path(self.collection).is_file():
                 raise ValueError(
                     f"{self.collection} is a file: for graded pairs or triplets, set task to"

@@ -72,7 +72,9 @@ def make_evaluation(per_query: PerQuery, *, unanswerable: Iterable[str] = ()) ->
 
 
 def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
-    """Parse names of measures; a ValueError for an unknown name or a missing cut-off."""
+    """Parse names of measures; a ValueError for none, an unknown one, or a missing cut-off."""
+    if not names:
+        raise ValueError("measures is empty: name at least one, or leave it out.")
     measures = {}
     for name in names:
         ir_name = name.replace("Hit@", "Success@").replace("R-Prec", "Rprec")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from transformers import TrainingArguments
 
-from modeling_condenser.runs.recipe import check_value
+from modeling_condenser.runs.recipe import check_least, check_value
 
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
 Pooling = Literal["cls", "mean"]
@@ -162,6 +162,7 @@ class PretrainingRecipe:
 
     def __post_init__(self) -> None:
         check_objective(self, WITH_HEAD, HEAD_SETTINGS)
+        check_least(self, base_learning_rate=0)
 
 
 def check_objective(settings: Any, objectives: tuple[str, ...], names: tuple[str, ...]) -> None:

@@ -26,7 +26,7 @@ from modeling_condenser.collection.text_files import (
     match_paths,
     read_rows,
 )
-from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.recipe import check_least, fill
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,9 @@ class Source:
     text_column: str = "text"
     join_rows: int = 1
 
+    def __post_init__(self) -> None:
+        check_least(self, join_rows=1)
+
 
 def read_sources(corpus: Any) -> list[Source]:
     """The parts of a corpus as a recipe names it: a path, fields of `Source`, or a list of them.
@@ -92,7 +95,9 @@ def load_documents(corpus: Any) -> Dataset:
             have no text column.
     """
     parts = []
-    for source in read_sources(corpus):
+    if not (sources := read_sources(corpus)):
+        raise ValueError("corpus is an empty list: name at least one file, folder or data set.")
+    for source in sources:
         rows, n_joined = _load_texts(source), source.join_rows
         if n_joined > 1:
             rows = rows.map(_join_rows, batched=True, batch_size=n_joined)

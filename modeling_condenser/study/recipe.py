@@ -149,7 +149,7 @@ class StudyRecipe:
         fill(own, FinetuningRecipe, SentenceTransformerTrainingArguments)
         fill(self.readiness, Measuring)
         fill(self.search, SearchSettings)
-        check_measures(self.measures or DEFAULT_MEASURES)
+        check_measures(DEFAULT_MEASURES if self.measures is None else self.measures)
 
     def _check_names(self) -> None:
         """Check that each row of the tables has its own name and folder, and there is a control."""

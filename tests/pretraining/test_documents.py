@@ -171,6 +171,13 @@ def test_a_broken_file_is_named(tmp_path):
         read(str(file))
 
 
+def test_an_empty_corpus_and_documents_of_no_rows_are_refused():
+    with pytest.raises(ValueError, match="corpus is an empty list"):
+        load_documents([])
+    with pytest.raises(ValueError, match="join_rows is 0, expected at least 1"):
+        Source("health", join_rows=0)
+
+
 @pytest.mark.parametrize("name", ["owner/name", "wikitext"])
 def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(name, monkeypatch):
     calls = []

@@ -350,6 +350,7 @@ def test_an_adapted_arm_is_measured_without_labels_and_after_fine_tuning(
         ({"finetuning": {"train_size": 1}}, "set train_sizes, such as"),
         ({"split": "dev.small"}, "fusion is dev, but split is dev.small"),
         ({"fusion": "sum"}, "fusion is 'sum', expected one of dev, rrf, 0.1"),
+        ({"measures": []}, "measures is empty: name at least one"),
         ({"measures": ["MRR@10", "R"]}, "'R' is not a measure: .* with a cut-off"),
         ({"readiness": {"texts": 1}}, "texts is 1, expected at least 2"),
     ],
