@@ -6,7 +6,7 @@ number of tokens, padded in float32 and packed in bfloat16, while the next windo
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import cached_property
@@ -186,6 +186,8 @@ class Retriever:
                 f"{passages.folder} holds the vectors of another model, or of other settings of"
                 f" {self.folder}: encode the passages with this retriever."
             )
+        if isinstance(passages, Iterator):  # which can be read only once
+            passages = list(passages)
         vectors = self.encode_queries(queries)
         blocks: Any
         names: Any
@@ -218,7 +220,7 @@ class Retriever:
         shown: tqdm | None = None,
     ) -> np.ndarray:
         """Encode `write(title, text)` of each row."""
-        if isinstance(texts, str) or not isinstance(texts, Iterable):
+        if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
             raise ValueError(f"Got {texts!r:.80}, expected a list of texts, such as [text].")
         if not isinstance(texts, Dataset):
             texts = list(texts)

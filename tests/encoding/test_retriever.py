@@ -175,6 +175,7 @@ def test_search_ranks_texts_and_embeddings(retriever, texts, tmp_path):
         assert [text for text, _ in by_text[query]] == [passages[row] for row in rows]
         assert [name for name, _ in by_id[query]] == [f"p{row}" for row in rows]
         assert [score for _, score in by_id[query]] == pytest.approx(scores[query, rows])
+    assert retriever.search(iter(queries), iter(passages), depth=4) == by_text
     assert len(retriever.search(["Why?"], ["Because."], depth=10)[0]) == 1
     with pytest.raises(ValueError, match="holds the vectors of another model"):
         retriever.search(queries, replace(embeddings, retriever="other"))
@@ -208,6 +209,8 @@ def test_wrong_texts_and_vectors_are_errors(bert_folder, monkeypatch):
     retriever = Retriever(bert_folder, pooling="cls", similarity="euclidean")
     with pytest.raises(ValueError, match=r"Got 'Why\?', expected a list of texts"):
         retriever.encode_queries("Why?")
+    with pytest.raises(ValueError, match="Got {'p1': 'a'}, expected a list of texts"):
+        retriever.encode_passages({"p1": "a"})
     with pytest.raises(ValueError, match="has the columns title; expected text"):
         retriever.encode_passages(as_passages(["a"]).remove_columns("text"))
     with pytest.raises(ValueError, match="Row 1 is None, expected a text"):
