@@ -1,8 +1,8 @@
 """Dense search: rank passages by inner product with queries, exactly or by an index.
 
 Exact search reads one shard after another, in float32. Passages with equal scores are ordered by
-id, also at the last place of a run unless more than 32 passages share its score. This module does
-not import torch.
+id, also at the last place of a run unless more than 32 passages share its score; int8 vectors are
+searched likewise. This module does not import torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -152,7 +152,8 @@ def search_embeddings(
         k = min(depth + _SPARE, embeddings.n_passages)
         scores, rows = find_best(queries, embeddings.blocks(), depth=k)
     else:
-        k = min(max(rescore, depth), embeddings.n_passages)
+        spare = _SPARE if isinstance(index, faiss.IndexScalarQuantizer) else 0  # it scores all
+        k = min(max(rescore, depth + spare), embeddings.n_passages)
         scores, rows = index.search(queries, k)  # (Q, k) both; row -1 for none
         if rescore:
             shown = bar(queries, "rescore", unit="query")

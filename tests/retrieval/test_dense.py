@@ -135,6 +135,15 @@ def test_int8_scores_every_passage_by_its_restored_vector(search):
         assert run[name] == pytest.approx(exact[name], abs=bound)
 
 
+def test_equal_scores_of_int8_vectors_are_ordered_by_id(tmp_path):
+    vectors = np.repeat(PASSAGES[:2], 20, axis=0)
+    ids = [f"p{i:02}" for i in reversed(range(40))]
+    equal = write_embeddings(tmp_path / "equal", vectors, ids)
+    index = build_quantised(equal, "int8", tmp_path / "int8")
+    [found] = search_embeddings(equal, vectors[:1], ["q"], depth=5, index=index).values()
+    assert list(found) == [f"p{i}" for i in range(20, 25)]
+
+
 @pytest.mark.parametrize("bytes_a_call", [2**28, 1])
 def test_binary_scores_the_nearest_by_hamming_distance(bytes_a_call, search, monkeypatch):
     monkeypatch.setattr(indices, "_BYTES_A_CALL", bytes_a_call)
