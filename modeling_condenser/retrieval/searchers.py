@@ -103,7 +103,7 @@ def _open_dense(
 
     retriever = whole = system.whole.open()
     retriever.check_inner_product()
-    if dimension := system.settings.get("truncate_dim"):
+    if (dimension := system.settings.get("truncate_dim")) is not None:
         retriever = whole.truncated(dimension)
         if read_json(place / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
             whole = retriever  # truncated vectors are stored

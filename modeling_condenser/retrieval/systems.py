@@ -203,7 +203,7 @@ class System:
         folder, dimension = find_model_folder(self.model), self.settings.get("truncate_dim")
         if not (folder / CONTRACT_FILE).is_file():
             retriever = self.whole.open()
-            return (retriever.truncated(dimension) if dimension else retriever).fingerprint
+            return (retriever if dimension is None else retriever.truncated(dimension)).fingerprint
         stated = {n: v for n, v in self.settings.items() if n in EncodingContract.__annotations__}
         contract = replace(EncodingContract.load(folder), **stated)
         dtype = self.settings.get("dtype", "float32")

@@ -78,6 +78,7 @@ def test_a_report_shows_quality_against_bytes_of_vectors_that_are_encoded_once(
     [
         (["{},precision=int8", "{c}", "--index", "IVF4,Flat"], "the index IVF4,Flat would have no"),
         (["{},truncate_dim=32", "{c}"], "truncate_dim is 32, but .* 32 numbers: state 1 to 31"),
+        (["{},truncate_dim=0", "{c}"], "truncate_dim is 0, but .* 32 numbers: state 1 to 31"),
         (["{},precision=int4", "{c}"], "precision is 'int4', expected one of float32, int8, bin"),
         (["bm25", "{c}", "--precision", "int8"], "No system has vectors"),
         (["{}", "bm25", "{c}", "--rescore", "9"], "rescore is 9, but exact search has the exact"),
@@ -86,7 +87,7 @@ def test_a_report_shows_quality_against_bytes_of_vectors_that_are_encoded_once(
         (["{},precision=int8", "{t}", "--task", "triplets"], "precision is a setting of search"),
         (["{}", "{t}"], "triplets.csv is a file.* set task to graded_pairs"),
         (["bm25", "{c}", "--depth", "0"], "depth is 0, expected at least 1"),
-        (["bm25", "{c}", "--measures", "[]"], "name at least one system and one measure"),
+        (["bm25", "{c}", "--measures", "[]"], "measures is empty: name at least one"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_before_anything_is_written(
