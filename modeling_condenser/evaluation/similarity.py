@@ -38,14 +38,17 @@ def read_items(
         task: "graded_pairs" or "triplets".
         columns: our name of a column -> the file's, where they differ.
     """
-    names, renamed = _COLUMNS[task], {theirs: ours for ours, theirs in (columns or {}).items()}
-    table = pd.DataFrame(read_rows(Path(path))).rename(columns=_EIN_DOR_COLUMNS | renamed)
-    if missing := [name for name in names if name not in table.columns]:
+    names, table = _COLUMNS[task], pd.DataFrame(read_rows(Path(path)))
+    if not columns:
+        table = table.rename(columns=_EIN_DOR_COLUMNS)
+    theirs = {name: (columns or {}).get(name, name) for name in names}
+    if missing := [name for name in names if theirs[name] not in table.columns]:
         raise ValueError(
-            f"{path} has no column {missing[0]!r}, only {', '.join(table.columns) or 'no rows'}:"
-            f" give the names, as in columns: {{{names[0]}: NAME}}"
+            f"{path} has no column {theirs[missing[0]]!r}, only"
+            f" {', '.join(table.columns) or 'no rows'}: give the names, as in columns:"
+            f" {{{names[0]}: NAME}}"
         )
-    table = table[names]
+    table = table[[*theirs.values()]].set_axis(names, axis=1)
     if task == "graded_pairs":
         table = table.assign(score=pd.to_numeric(table["score"]).astype(float))
     if table.replace("", None).isna().any(axis=None):

@@ -96,6 +96,8 @@ def test_pairs_and_triplets_are_read_from_tables_and_the_benchmarks_own_files(tm
     renamed = {"sentence1": "a", "sentence2": "b", "score": "similarity"}
     table.rename(columns=renamed)[["similarity", "b", "a"]].to_csv(tmp_path / "test.csv")
     assert rows_of(tmp_path / "test.csv", "graded_pairs", **renamed) == PAIRS
+    table.assign(a=table["sentence1"], sentence1="x").to_csv(tmp_path / "both.csv")
+    assert rows_of(tmp_path / "both.csv", "graded_pairs", sentence1="a") == PAIRS
     # No header, and quotes mean nothing.
     (tmp_path / "sts-test.csv").write_text(
         'main-captions\tMSRvid\t2012test\t0024\t2.500\tA "girl" is, styling\tA girl is "brushing\n'
