@@ -201,11 +201,12 @@ def _report_on_cards(
     for system, result in others:
         if not system.is_export:
             continue
-        hybrids = [(s, r) for s, r in others if s.kind == "hybrid" and s.encoder == system]
+        own = replace(system, stated_name=None)
+        hybrids = [(s, r) for s, r in others if s.kind == "hybrid" and s.encoder == own]
         named = [s for s, _ in (*baselines, (system, result), *hybrids)]
         texts = [
             replace(s, model=s.model.removesuffix(system.model) + PLACEHOLDER).text
-            if s.encoder == system
+            if replace(s.encoder, stated_name=None) == own
             else s.published_text
             for s in named
         ]

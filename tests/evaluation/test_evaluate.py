@@ -221,6 +221,10 @@ def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_
     found, _ = read_results(folder)
     baseline = "--baseline hybrid:OWNER/NAME,fusion=rrf --split test"
     assert f" OWNER/NAME owner/small {baseline} " in found.command
+    # The card shows its hybrid, whatever its name in the report.
+    evaluate([f"{folder},name=mine", f"hybrid:{folder},fusion=rrf"], "owner/small", **settings)
+    found, _ = read_results(folder)
+    assert "OWNER/NAME,name=mine hybrid:OWNER/NAME,fusion=rrf owner/small" in found.command
     # With another similarity than its contract's, it is another system.
     with pytest.raises(ValueError, match="card is true, but .* name the export's folder, without"):
         evaluate(f"{folder},similarity=cosine", "owner/small", **settings)
