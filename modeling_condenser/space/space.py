@@ -35,6 +35,7 @@ from modeling_condenser.retrieval.indices import build_once
 from modeling_condenser.retrieval.searchers import open_searcher
 from modeling_condenser.retrieval.systems import System, parse_system
 from modeling_condenser.retrieval.words import choose_language
+from modeling_condenser.runs.whole_files import read_json
 
 from .npm_files import fetch_npm_files
 from .onnx_export import Weights, write_encoder
@@ -137,7 +138,11 @@ def write_space(
             dense: Any = open_searcher(system, passages, Path(scratch), embeddings=place)
             write_page_data(folder / "data", passages, dense.index, text_length=text_length)
         card = SpaceCard.from_template(metadata, template_path=str(_CARD), about=settings["about"])
-        (folder / CARD_FILE).write_text(f"{card}\n", encoding="utf-8")
+        text = f"{card}\n"
+        if (out / CARD_FILE).is_file():  # which may have been edited
+            earlier = read_json(out / SETTINGS_FILE, {})["about"]
+            text = (out / CARD_FILE).read_text("utf-8").replace(earlier, settings["about"])
+        (folder / CARD_FILE).write_text(text, encoding="utf-8")
 
     of_passages = ("passages", "about", "examples")
     build_once(out / SETTINGS_FILE, settings, build, of_passages=of_passages)

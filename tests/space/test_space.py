@@ -80,7 +80,9 @@ def test_a_page_of_a_changed_collection_is_written_again_from_what_has_changed(
 ):
     monkeypatch.setattr(space, "write_encoder", lambda folder, *_, **how: folder.mkdir())
     settings = {"title": "Museums", "embeddings": str(tmp_path / "vectors")}
-    out = write(**settings).folder
+    out = write(**settings, license="mit").folder
+    with (out / "README.md").open("a") as card:
+        card.write("My words.")
     changed = shutil.copytree(shuffled, tmp_path / shuffled.name)
     row = {"_id": "new", "title": "", "text": "A new passage."}
     with (changed / "corpus.jsonl").open("a") as corpus:
@@ -89,6 +91,8 @@ def test_a_page_of_a_changed_collection_is_written_again_from_what_has_changed(
     write_space(str(retriever), str(changed), out, **settings)
     shown = json.loads((out / "data" / "passages.json").read_text())
     assert encoded == ["new"] and len(shown["ids"]) == 83 and "A new passage." in shown["texts"]
+    card = (out / "README.md").read_text()
+    assert "license: mit" in card and "83 passages of" in card and card.endswith("My words.")
     (out / "index.html").write_text("mine")
     with pytest.raises(ValueError, match="index.html differs from what would be written again"):
         write(**settings)
