@@ -41,7 +41,10 @@ def tokenize_texts(
     max_length: int,
     token_type_ids: bool = False,
 ) -> Tokens:
-    """Tokenize texts without padding; `max_length` includes the special tokens."""
+    """Tokenize texts without padding; `max_length` includes the special tokens.
+
+    A blank text is the padding token, if the tokenizer adds no special tokens.
+    """
     tokens: dict[str, list[np.ndarray]] = {"input_ids": []}
     if token_type_ids:
         tokens["token_type_ids"] = []
@@ -74,8 +77,9 @@ def _tokenize_heads(
         return_attention_mask=False,
         **options,
     )
+    nothing = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
     rows = [
-        {name: np.array(column[i], dtype=np.int32) for name, column in encoded.items()}
+        {n: np.array(column[i] or [nothing[n]], dtype=np.int32) for n, column in encoded.items()}
         for i in range(len(texts))
     ]
     is_cut = [len(text) > n_characters for text in texts]

@@ -1,5 +1,7 @@
 """Vectors of queries and passages against transformers and sentence-transformers alone."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from torch.nn import functional as F
+from transformers import AutoModel, PreTrainedTokenizerFast
 
 from benchmarks.harness import write_embeddings
 from modeling_condenser.encoding import retriever as encoding
@@ -158,6 +161,21 @@ def test_bfloat16_vectors_are_close_to_those_of_float32(pooling, bert_folder, te
     assert np.abs(found - expected).max() > 1e-4  # else nothing was rounded
     assert_close(np.linalg.norm(found, axis=1), 1, atol=1e-6)
     assert half.fingerprint != single.fingerprint
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_blank_text_without_special_tokens_is_a_padding_token(dtype, bert_folder, tmp_path):
+    folder = shutil.copytree(bert_folder, tmp_path / "encoder")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**tokenizer, "post_processor": None}))
+    settings = {"pad_token": "[PAD]", "model_max_length": 64}
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **settings)
+    fast.save_pretrained(folder)
+    retriever = Retriever(folder, pooling="max", device="cpu", dtype=dtype)
+    ids = torch.tensor([[retriever.model.tokenizer.pad_token_id]])
+    expected = AutoModel.from_pretrained(folder)(ids).last_hidden_state[0].detach().numpy()
+    for found in (retriever.encode_queries([""]), retriever.encode_passages(["Why?", " "])[1:]):
+        np.testing.assert_allclose(found, expected, atol=1e-5 if dtype == "float32" else 0.05)
 
 
 def test_search_ranks_texts_and_embeddings(retriever, texts, tmp_path):
