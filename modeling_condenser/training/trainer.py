@@ -111,7 +111,7 @@ class ResumableTrainer(Trainer):
         )
 
     def train(  # type: ignore[override]
-        self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
+        self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
         """Train, by default from the last complete checkpoint of `output_dir`.
 
@@ -150,13 +150,13 @@ class ResumableTrainer(Trainer):
             logger.warning("The run was trained to its end before: no step was trained.")
         return output._replace(training_loss=output.metrics["train_loss"])
 
-    def _enter_folder(self, asked: str | bool | None) -> Path | None:
+    def _enter_folder(self, asked: str | Path | bool | None) -> Path | None:
         """Find the checkpoint to resume from, and refuse a folder or checkpoint of another run."""
         folder, identity = Path(str(self.args.output_dir)), self.identity
         if self.settings is None and (folder / RUN_FILE).is_file():
             raise ValueError(f"{folder} holds the run of a recipe: choose another output_dir.")
         last = last_whole_checkpoint(folder)
-        checkpoint = Path(asked) if isinstance(asked, str) else last
+        checkpoint = Path(asked) if isinstance(asked, str | Path) else last
         if asked is False:
             checkpoint = None
             for older in all_checkpoints(folder) if self.is_world_process_zero() else ():

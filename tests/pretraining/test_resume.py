@@ -93,9 +93,9 @@ def test_without_a_checkpoint_there_is_nothing_to_continue(make):
 
 def test_a_named_checkpoint_may_have_other_settings_but_not_other_data(make, tmp_path, texts):
     make().train()
-    last, first = (str(tmp_path / f"run/checkpoint-{step}") for step in (2, 1))
+    last, first = (tmp_path / f"run/checkpoint-{step}" for step in (2, 1))
     with pytest.raises(ValueError, match="was trained on other data .blocks_sha256"):
-        make(texts[20:40]).train(resume_from_checkpoint=last)
+        make(texts[20:40]).train(resume_from_checkpoint=str(last))
     with pytest.raises(ValueError, match="checkpoint-2 is newer than .*checkpoint-1"):
         make().train(resume_from_checkpoint=first)
     model = CondenserForPreTraining.from_pretrained(last)
