@@ -77,6 +77,7 @@ class ResumableTrainer(Trainer):
         # By `time.perf_counter`; the start is moved by what is not counted.
         self._started: float = 0.0
         self._ended: float | None = 0.0
+        self._first_step = 0  # that this session began after
         self.add_callback(_SetEpoch(self))
 
     @property
@@ -128,14 +129,14 @@ class ResumableTrainer(Trainer):
         """
         with self.args.main_process_first(desc="finding the checkpoint"):
             checkpoint = self._enter_folder(resume_from_checkpoint)
-        resume, before, first = None, 0.0, None
+        resume, before, self._first_step = None, 0.0, 0
         if checkpoint is not None:
             state = _state(checkpoint)
-            resume, first = str(checkpoint), state.global_step
+            resume, self._first_step = str(checkpoint), state.global_step
             if self.args.logging_steps < 1:  # a share of all steps, which are now known
                 self.args.logging_steps = state.logging_steps
             before = read_manifest(checkpoint).get("train_seconds", 0.0)
-            logger.warning("Resuming from %s, step %d.", checkpoint, first)
+            logger.warning("Resuming from %s, step %d.", checkpoint, self._first_step)
         self._started, self._ended = time.perf_counter() - before, None
         output = super().train(resume_from_checkpoint=resume, **kwargs)
         self._ended = time.perf_counter()
@@ -146,7 +147,7 @@ class ResumableTrainer(Trainer):
                 f" {self.args.train_batch_size * self.args.world_size} (dataloader_drop_last drops"
                 " others)."
             )
-        if self.state.global_step == first:
+        if self.state.global_step == self._first_step:
             logger.warning("The run was trained to its end before: no step was trained.")
         return output._replace(training_loss=output.metrics["train_loss"])
 
@@ -195,11 +196,13 @@ class ResumableTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """The Trainer's log; the last entry of a resumed run states the loss of all its steps."""
-        losses = [entry for entry in self.state.log_history if "loss" in entry]
-        if "train_loss" in logs and losses:
-            steps = [0, *(entry["step"] for entry in losses)]
-            sums = (e["loss"] * (e["step"] - last) for e, last in zip(losses, steps, strict=False))
-            logs["train_loss"] = sum(sums) / steps[-1]
+        history = [entry for entry in self.state.log_history if "loss" in entry]
+        earlier = [entry for entry in history if entry["step"] <= self._first_step]
+        if "train_loss" in logs and earlier:
+            steps = [0, *(entry["step"] for entry in earlier)]
+            sums = (e["loss"] * (e["step"] - last) for e, last in zip(earlier, steps, strict=False))
+            before = self._first_step * sum(sums) / steps[-1]
+            logs["train_loss"] = (before + self._total_loss_scalar) / self.state.global_step
         super().log(logs, start_time)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:

@@ -122,6 +122,18 @@ def test_loss_and_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monk
     assert not warnings  # of missing keys, which are tied weights
 
 
+def test_the_loss_of_a_run_is_that_of_all_its_steps_also_after_its_last_log_entry(make):
+    def train(name: str, every: int) -> float:
+        trainer = make(name=name, max_steps=5, save_steps=3, logging_steps=every)
+        return trainer.train().training_loss
+
+    mean = train("each", 1)
+    assert train("whole", 2) == pytest.approx(mean, rel=1e-5)
+    with interrupted_at(3):
+        train("resumed", 3)
+    assert train("resumed", 3) == pytest.approx(mean, rel=1e-5)
+
+
 def test_a_checkpoint_that_does_not_fit_the_model_is_refused(make, bert_folder):
     make().train()
     larger = condenser_from_encoder(str(bert_folder), n_head_layers=3)
