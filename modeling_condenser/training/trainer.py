@@ -124,7 +124,8 @@ class ResumableTrainer(Trainer):
             **kwargs: for `Trainer.train`.
 
         Raises:
-            ValueError: the checkpoint is of another run, or there was nothing to train on.
+            ValueError: the checkpoint is of another run or holds the model only, or there was
+                nothing to train on.
             FileNotFoundError: there is no complete checkpoint, but True was given.
         """
         with self.args.main_process_first(desc="finding the checkpoint"):
@@ -169,6 +170,12 @@ class ResumableTrainer(Trainer):
             if asked is None:
                 check_run_folder(folder, identity)
             check_checkpoint(checkpoint, identity)
+            if not any(checkpoint.glob("rng_state*.pth")):
+                raise ValueError(
+                    f"{checkpoint} holds no state of a training, which is not saved with "
+                    "save_only_model, so none can be continued from it: open it as the model of a "
+                    "new run, or start again, each in another output_dir."
+                )
             if last and _state(last).global_step > _state(checkpoint).global_step:
                 raise ValueError(
                     f"{last} is newer than {checkpoint}, and a later resume would take it: choose "

@@ -122,6 +122,13 @@ def test_loss_and_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monk
     assert not warnings  # of missing keys, which are tied weights
 
 
+def test_a_checkpoint_without_the_state_of_the_training_is_not_continued(make):
+    with interrupted_at(1):
+        make(save_only_model=True).train()
+    with pytest.raises(ValueError, match="checkpoint-1 holds no state of a training"):
+        make(save_only_model=True).train()
+
+
 def test_the_loss_of_a_run_is_that_of_all_its_steps_also_after_its_last_log_entry(make):
     def train(name: str, every: int) -> float:
         trainer = make(name=name, max_steps=5, save_steps=3, logging_steps=every)
