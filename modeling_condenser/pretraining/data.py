@@ -33,6 +33,7 @@ from modeling_condenser.collection.sentences import sentence_starts
 
 from .collator import text_room
 from .counter_random import EpochKeys, random_keys, uniforms
+from .documents import cache_file
 
 _CHUNK = 256  # documents that are tokenized together, if they are short
 _FINGERPRINTED = 4096  # blocks in a step of the fingerprint, which depends on it
@@ -195,6 +196,7 @@ def build_blocks(
         remove_columns=documents.column_names,
         features=builder.features,
         num_proc=num_proc if num_proc and num_proc > 1 else None,
+        cache_file_name=cache_file(documents, builder.fingerprint),
         new_fingerprint=Hasher.hash((documents._fingerprint, builder.fingerprint)),
         desc="Cutting documents",
     )

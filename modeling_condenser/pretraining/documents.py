@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Features, Value, concatenate_datasets, load_from_disk
+from datasets import Dataset, Features, Value, concatenate_datasets, config, load_from_disk
 from datasets.config import DATASET_STATE_JSON_FILENAME, DATASETDICT_JSON_FILENAME
+from datasets.fingerprint import Hasher
 
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.document_files import (
@@ -100,7 +101,8 @@ def load_documents(corpus: Any) -> Dataset:
     for source in sources:
         rows, n_joined = _load_texts(source), source.join_rows
         if n_joined > 1:
-            rows = rows.map(_join_rows, batched=True, batch_size=n_joined)
+            file = cache_file(rows, f"{n_joined} rows joined")
+            rows = rows.map(_join_rows, batched=True, batch_size=n_joined, cache_file_name=file)
         parts.append(rows)
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts)
 
@@ -126,7 +128,23 @@ def select_text(rows: Dataset, column: str, *, name: str, advice: str) -> Datase
     rows = rows.select_columns([column])
     if column != "text":
         rows = rows.rename_column(column, "text")
-    return rows if rows.features == _FEATURES else rows.cast(_FEATURES)
+    if rows.features == _FEATURES:
+        return rows
+    return rows.cast(_FEATURES, cache_file_name=cache_file(rows, "as text"))
+
+
+def cache_file(rows: Dataset, use: str) -> str | None:
+    """Where in the cache of `datasets` to store what is made of rows; None for rows in memory.
+
+    By default it would be beside the files of the rows. Those of `save_to_disk` are a user's, whose
+    folder may be read-only.
+    """
+    if not rows.cache_files:
+        return None
+    states = file_states(Path(file["filename"]) for file in rows.cache_files)
+    folder = Path(config.HF_DATASETS_CACHE, "condenser")
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder / f"{Hasher.hash((rows._fingerprint, states, use))}.arrow")
 
 
 def _missing_column(name: str, column: str, columns: Iterable[str], advice: str) -> str:

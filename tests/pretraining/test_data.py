@@ -186,7 +186,7 @@ def test_blocks_on_disk_do_not_depend_on_processes_and_are_built_once(
 ):
     texts = texts[::4]
     saved = []
-    for folder in (tmp_path / "one", tmp_path / "two"):  # the library keeps its cache beside them
+    for folder in (tmp_path / "one", tmp_path / "two"):
         Dataset.from_dict({"text": texts}).save_to_disk(folder)
         saved.append(load_from_disk(folder))
     one, two = build_blocks(saved[0], builder), build_blocks(saved[1], builder, num_proc=2)

@@ -10,6 +10,7 @@ from datasets import Dataset, DatasetDict
 from modeling_condenser.collection import text_files
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
+from modeling_condenser.pretraining.data import BlockBuilder, build_blocks
 from modeling_condenser.pretraining.documents import Source, load_documents
 from modeling_condenser.runs.recipe import fill
 
@@ -144,6 +145,15 @@ def test_a_saved_data_set_and_the_passages_of_a_collection_are_read(tmp_path):
         assert read(tmp_path / name) == TEXTS
     assert read(Source(str(tmp_path / "splits"), split="test")) == TEXTS[1:2]
     assert len(read("health")) == len(load_passages("health"))
+
+
+def test_nothing_is_written_beside_a_saved_data_set(tmp_path, wordpiece_tokenizer):
+    Dataset.from_dict({"number": list(range(9))}).save_to_disk(tmp_path)
+    files = sorted(tmp_path.iterdir())
+    rows = load_documents(Source(str(tmp_path), text_column="number", join_rows=3))
+    assert rows["text"] == ["0 1 2", "3 4 5", "6 7 8"]
+    assert len(build_blocks(rows, BlockBuilder(wordpiece_tokenizer, max_length=8))) == 3
+    assert sorted(tmp_path.iterdir()) == files
 
 
 def test_sources_follow_one_another(tmp_path):
