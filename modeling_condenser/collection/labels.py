@@ -264,7 +264,7 @@ def _find_named(
         folders = document.split("/")
         for i in range(len(folders)):
             (loose if i > 1 else exact)["/".join(folders[i:])].add(tuple(ids))
-        for row_id in (document.partition("#")[2], document.rpartition("#")[2]):
+        for row_id in {document.partition("#")[2], document.rpartition("#")[2]} - {""}:
             loose[row_id].add(tuple(ids))
     exact |= {passage: {(passage,)} for passage in owners}
     found: dict[str, Sequence[str]] = {}

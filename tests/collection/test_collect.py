@@ -342,6 +342,13 @@ def test_ids_with_anchors_are_named_by_labels_and_are_no_parts_of_others(tmp_pat
     assert relevant(out) == {"Which?": {"t.csv#a/b#2_"}}
 
 
+def test_a_label_that_names_nothing_is_not_about_the_only_document(tmp_path, write_text):
+    write_text("# Refunds\n\nWithin 30 days.\n", "refunds.md")
+    labels = write_text("question,passage\nhow long,30 days\nwho is the boss,\n", "labels.csv")
+    collect([str(tmp_path / "refunds.md")], str(tmp_path / "out"), labels=str(labels))
+    assert relevant(tmp_path / "out") == {"how long": {"refunds.md#1"}}
+
+
 def test_texts_that_differ_in_vowel_signs_alone_are_two(tmp_path):
     texts = ["रोम ने काल जीता और वह गया", "रोम ने काल जीता और वह गयी"]
     for name, text in zip("ab", texts, strict=True):
