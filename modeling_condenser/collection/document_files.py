@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from modeling_condenser.runs.progress import bar
 
-from .text_files import decode_file, plain_ending, read_any_rows
+from .text_files import decode_file, join_halves, plain_ending, read_any_rows
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,8 @@ def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[
             is_hidden = any(part.startswith((".", "~$")) for part in parts)  # ~$: open in Word
             if is_hidden or not path.is_file() or not left_out.isdisjoint((path, *path.parents)):
                 continue
-            other = files.setdefault("/".join((root.name, *parts)), path)
+            name = join_halves("/".join((root.name, *parts)))  # perhaps not of UTF-8
+            other = files.setdefault(name, path)
             if other != path:
                 raise ValueError(
                     f"{other} and {path} would have the same name in the collection: give one "
@@ -360,7 +361,7 @@ def _read_pdf(file: Path) -> Document:
         pages = [page.extract_text() for page in pypdf.PdfReader(file).pages]
     except Exception as error:  # a damaged file makes pypdf raise errors of many types
         raise ValueError(f"{file} is not a readable PDF ({error}).") from error
-    text = _HYPHENATED.sub("", "\n\n".join(pages)).strip()
+    text = _HYPHENATED.sub("", join_halves("\n\n".join(pages))).strip()
     return Document("", [Section((), text)] if text else [])
 
 

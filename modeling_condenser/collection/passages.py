@@ -41,7 +41,8 @@ def store_rows(
 
     The identity must contain everything that the rows depend on. Memory holds `batch_rows` rows.
     """
-    digest = hashlib.sha256("\0".join([str(features), *identity]).encode()).hexdigest()
+    text = "\0".join([str(features), *identity])
+    digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
     try:
         return Dataset.from_generator(
             make_rows,

@@ -250,13 +250,17 @@ def read_json(path: Path) -> Iterator[dict[str, Any]]:
         if not isinstance(value, dict):
             raise ValueError(f"{path}: item {number}, {value!r:.80}, is not a JSON object.")
         if _SURROGATE.search(text):
-            units = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
-            whole = json.loads(units.decode("utf-16", "replace"))
+            whole = json.loads(join_halves(json.dumps(value, ensure_ascii=False)))
             n_replaced += whole != value
             value = whole
         yield value
     if n_replaced:
         logger.warning("%s: replaced halves of characters in %d items by U+FFFD", path, n_replaced)
+
+
+def join_halves(text: str) -> str:
+    """Join the halves of characters (surrogates), which no file can hold; lone ones are U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _read_array(path: Path) -> Iterator[tuple[str, Any]]:

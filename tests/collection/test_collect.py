@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import random
 import zipfile
 from pathlib import Path
@@ -517,6 +518,22 @@ def test_of_html_with_one_main_element_only_that_is_read(body, texts):
     assert [text for _, text in parse_html(body.format(**around)).sections] == texts
     above = parse_html("<title>Site</title><h1>Wells</h1><main><p>Some are deep.</main>")
     assert above == ("Wells", [((), "Some are deep.")])
+
+
+def test_names_and_pdf_texts_that_are_no_unicode_are_collected(tmp_path):
+    pytest.importorskip("pypdf")
+    folder = tmp_path / os.fsdecode(b"in-caf\xe9")
+    folder.mkdir()
+    half = b"/ToUnicode 5 0 R>>>>>>>> endobj\n5 0 obj <</Length 45>> stream\n1 beginbfchar\n"
+    half += b"<50> <D835>\nendbfchar\nendcmap   \nendstream endobj"
+    (folder / "a.pdf").write_bytes(PDF.replace(b">>>>>>>> endobj", half))
+    (folder / os.fsdecode(b"\xe9.txt")).write_text("Bread.")
+    collect([str(folder)], str(tmp_path / "out"))
+    assert [(row["_id"], row["text"]) for row in rows_of(tmp_path / "out")] == [
+        ("in-caf\ufffd/a.pdf#1", "\ufffdaid in Oslo."),
+        ("in-caf\ufffd/\ufffd.txt#1", "Bread."),
+    ]
+    assert [*load_documents(str(folder))["text"]] == ["\ufffdaid in Oslo.", "Bread."]
 
 
 def test_word_and_pdf_files_need_an_extra_which_is_named(tmp_path, monkeypatch, caplog):
