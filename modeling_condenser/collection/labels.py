@@ -246,6 +246,8 @@ def _find_texts(
             if text in document:
                 start = document.index(text)
                 first, last = np.searchsorted(ends, [start, start + len(text) - 1], side="right")
+                while last + 1 < len(own) and text in parts[last + 1]:  # repeated by overlap
+                    last += 1
                 found[text] += [row["_id"] for row in own[first : last + 1]]
     return found, others
 

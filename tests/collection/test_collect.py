@@ -350,6 +350,16 @@ def test_a_label_that_names_nothing_is_not_about_the_only_document(tmp_path, wri
     assert relevant(tmp_path / "out") == {"how long": {"refunds.md#1"}}
 
 
+def test_a_label_is_about_each_passage_that_overlaps_with_its_text(tmp_path, write_text):
+    sentences = [f"Sentence {n} is about the thing called {n}." for n in range(8)]
+    file = write_text(" ".join(sentences), "a.txt")
+    labels = write_text(f"question,passage\nwhich,{sentences[1]}\n", "labels.csv")
+    collect([str(file)], str(tmp_path / "out"), labels=str(labels), max_tokens=17, overlap=8)
+    holding = {row["_id"] for row in rows_of(tmp_path / "out") if sentences[1] in row["text"]}
+    assert relevant(tmp_path / "out") == {"which": holding}
+    assert len(holding) == 2
+
+
 def test_texts_that_differ_in_vowel_signs_alone_are_two(tmp_path):
     texts = ["रोम ने काल जीता और वह गया", "रोम ने काल जीता और वह गयी"]
     for name, text in zip("ab", texts, strict=True):
