@@ -47,7 +47,7 @@ def collect(
     max_tokens: int | None = None,
     overlap: int = 0,
     model: str | None = None,
-    text_column: list[str] | None = None,
+    text_column: list[str] | str | None = None,
     title_column: str = "title",
     id_column: str = "_id",
     encoding: str | None = None,
@@ -78,7 +78,7 @@ def collect(
         FileNotFoundError: a folder, a file or the model does not exist.
         ValueError: `out` holds something else, a setting is wrong, or there is no document.
     """
-    target, sources = Path(out), as_list(folders)
+    target, sources = Path(out), list(map(str, as_list(folders)))
     if label_columns and not labels:
         raise ValueError("label_columns is set, but there are no labels: give labels, too.")
     _check(sources, target, labels, encoding)
@@ -86,13 +86,14 @@ def collect(
     no_documents = {target.resolve(), Path(labels or out).resolve()}
     files = find_files(sources, without=no_documents - {Path(each).resolve() for each in sources})
     done = Collected(str(out))
-    columns = (*(text_column or ()), *TEXT_COLUMNS)
+    text_columns = as_list(text_column)
+    columns = (*text_columns, *TEXT_COLUMNS)
     reader = FileReader(done, columns, title_column, id_column, encoding)
     read_labels = Labels.read(Path(labels), label_columns or {}, encoding) if labels else None
     with whole_folder(target) as folder:
         with (folder / CORPUS_FILE).open("w", encoding="utf-8") as corpus:
             documents, stated = _write_passages(corpus, reader.read(files), cut, done)
-        named = {*(text_column or ()), title_column, id_column} - {"", "title", "_id"}
+        named = {*text_columns, title_column, id_column} - {"", "title", "_id"}
         _check_columns(named, reader.columns)
         if not documents:
             found = f":\n{done}" if str(done) else ", because it has no files of a known kind."

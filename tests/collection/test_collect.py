@@ -439,7 +439,7 @@ def test_a_title_that_is_as_long_as_a_passage_leaves_half_of_it_to_the_text(tmp_
         ({"labels": "none.csv"}, "There is no file none.csv"),
         ({"folders": ["none"]}, "There is no file or folder none"),
         ({"out": "full"}, "full is not empty and was not written by `collect`. The last word"),
-        ({"folders": ["pictures"]}, "There are no documents in pictures:\nfiles +0\n  left out +1"),
+        ({"folders": [Path("pictures")]}, "There are no documents in pictures:\nfiles +0\n  left"),
         ({"folders": ["a/docs", "b/docs"]}, "would have the same name"),
     ],
 )
@@ -458,7 +458,7 @@ def test_a_stated_encoding_and_column_are_used(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/pl.csv").write_bytes("tekst,title\nProszę o zwrot,Książka\n".encode("cp1250"))
     (tmp_path / "in/usual.csv").write_text("title,text\nBook,I want my money back\n")
-    collect(tmp_path / "in", tmp_path / "out", encoding="cp1250", text_column=["tekst"])
+    collect(tmp_path / "in", tmp_path / "out", encoding="cp1250", text_column="tekst")
     found = [(row["title"], row["text"]) for row in rows_of(tmp_path / "out")]
     assert found == [("Książka", "Proszę o zwrot"), ("Book", "I want my money back")]
 
