@@ -361,9 +361,10 @@ class _Adapter:
             return {_DEV: Questions(vectors, list(self.dev.queries), self.dev.qrels)}
         found, queries = dict[str, Questions](), training.queries
         for kind in dict.fromkeys(query.kind for query in queries):
-            rows = [row for row, query in enumerate(queries) if query.kind == kind][:_MOST_ASKED]
+            rows = [row for row, query in enumerate(queries) if query.kind == kind]
             if len(rows) < min(_LEAST_ASKED, len(queries)) or len(rows) == len(queries):
                 continue
+            rows = rows[:_MOST_ASKED]
             names = [f"{kind} {row}" for row in rows]
             own = [self.ids[queries[row].passage] for row in rows]
             qrels = {name: {passage: 1} for name, passage in zip(names, own, strict=True)}

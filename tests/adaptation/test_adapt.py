@@ -22,7 +22,7 @@ from modeling_condenser.adaptation.adapt import adapt, collect_queries, load_jud
 from modeling_condenser.adaptation.corpus import cut_text
 from modeling_condenser.adaptation.cross_encoder import rescore
 from modeling_condenser.adaptation.queries import Query
-from modeling_condenser.adaptation.recipe import AdaptationRecipe
+from modeling_condenser.adaptation.recipe import AdaptationRecipe, MapSettings
 from modeling_condenser.adaptation.vector_map import TrainingQueries
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.encoding import encode
@@ -134,6 +134,16 @@ def test_a_query_that_is_trained_on_is_no_judge(published, judged, tmp_path):
     recipe = AdaptationRecipe(str(published), judged, str(tmp_path))
     assert len(load_judges(recipe).queries) == 40  # a Path, too
     assert len(load_judges(replace(recipe, labels=True)).queries) == 39
+
+
+def test_a_kind_without_others_that_were_kept_is_no_judge(published, corpus, tmp_path):
+    queries = [Query(f"part {row}", row % 50, "title") for row in range(400)]
+    training = TrainingQueries(queries, *[np.ones((400, 2))] * 3)
+    recipe = AdaptationRecipe(str(published), str(corpus), str(tmp_path))
+    passages = load_passages(corpus)
+    adapter = stage._Adapter(recipe, MapSettings(), None, passages, queries, None, None)
+    with pytest.raises(ValueError, match="Nothing is left to judge by"):
+        adapter.questions(training)
 
 
 @pytest.mark.parametrize(
