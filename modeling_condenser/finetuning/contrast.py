@@ -61,7 +61,7 @@ def find_false_negatives(features: Sequence[Column], *, is_gathered: bool) -> to
     """Find the passages of a batch that are not negatives of a query.
 
     These are the other copies of its positive, the positives of equal queries and their copies, and
-    the query itself. Texts are equal if the model reads the same tokens.
+    the query itself. Texts are equal if the model reads the same tokens, prompts included.
 
     Returns:
         (B, C) bool, for B queries of this process, and C passages (of all processes if gathered) in
