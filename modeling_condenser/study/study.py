@@ -414,12 +414,13 @@ class _Study:
     def write_search_file(self, arm: str) -> None:
         """Write the settings with which `condenser search` uses an arm."""
         system = self.made[arm, self.last_group]
-        model = os.path.relpath(find_model_folder(system.model), self.out)
+        out = self.out.resolve()  # from which `..` leads, where the folder is a link
+        model = os.path.relpath(find_model_folder(system.model).resolve(), out)
         settings = {**system.settings, "dtype": self.search.dtype}
         embeddings = self.first(arm).relative_to(self.out) / "evaluation" / EMBEDDINGS_FOLDER
         content = {
             "model": System(model, settings).text,
             "embeddings": str(embeddings),
-            "collection": os.path.relpath(self.place, self.out),
+            "collection": os.path.relpath(Path(self.place).resolve(), out),
         }
         write_json(self.out / SEARCH_FILE, content)

@@ -330,6 +330,24 @@ def test_an_adapted_arm_is_measured_without_labels_and_after_fine_tuning(
         ]
 
 
+@pytest.fixture
+def untrained(collection, bert_folder, tmp_path):
+    """Settings of a study of the encoder as it is."""
+    settings = make_settings(collection, bert_folder, tmp_path / "study")
+    changes = {"arms": {"start": None}, "control": "start", "train_sizes": [], "fusion": None}
+    return {**settings, **changes}
+
+
+def test_the_search_file_of_a_study_below_a_link_names_the_collection(
+    untrained, collection, tmp_path
+):
+    (tmp_path / "disk/deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk/deep")
+    run_study({**untrained, "output_dir": str(tmp_path / "link/study")})
+    named = read(tmp_path / "link/study", "search.json")
+    assert (tmp_path / "link/study" / named["collection"]).samefile(collection)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
