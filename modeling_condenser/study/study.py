@@ -29,6 +29,7 @@ from modeling_condenser.collection.load import (
 )
 from modeling_condenser.collection.text_files import need_file
 from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, check_measures
 from modeling_condenser.evaluation.plots import plot_curves, plot_map
 from modeling_condenser.evaluation.system_results import Evaluator, SystemResult, report_on_card
 from modeling_condenser.finetuning.finetune import finetune
@@ -41,6 +42,7 @@ from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.pictures import as_png
 from modeling_condenser.publishing.provenance import read_provenance
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
+from modeling_condenser.retrieval.fusion import CANDIDATES
 from modeling_condenser.retrieval.systems import BM25, HYBRID, System, as_folder
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
@@ -99,6 +101,8 @@ class _Study:
         self.place = resolve_collection_name(recipe.collection)
         self.collection = load_reported(self.place, split=recipe.split)
         (self.search,) = fill(recipe.search, SearchSettings)
+        measures = check_measures(recipe.measures or DEFAULT_MEASURES).values()
+        self.depth = max(CANDIDATES, *(measure.params.get("cutoff", 0) for measure in measures))
         self.made: dict[tuple[str, str], System] = {}  # arm, group -> retriever of the first seed
         self.verdicts = defaultdict[str, list[str]](list)
         self.dev = None
@@ -137,6 +141,7 @@ class _Study:
             self.collection,
             place,
             split=self.recipe.split,
+            depth=self.depth,
             measures=self.recipe.measures,
             search=self.search,
             dev=self.dev,
@@ -408,7 +413,8 @@ class _Study:
             [self.bm25],
             collection=self.collection,
             source=self.place,
-            command=f"{command} --split {result.split} --dtype {self.search.dtype}",
+            command=f"{command} --split {result.split} --dtype {self.search.dtype}"
+            f" --depth {self.depth}",
         )
 
     def write_search_file(self, arm: str) -> None:

@@ -26,6 +26,7 @@ from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.study import study
 from modeling_condenser.study.study import run_study
 from tests.encoding.making import save_modules
+from tests.publishing.making import write_collection
 
 MEASURES = ["MRR@10", "R@100"]
 QUICK = {"use_cpu": True, "disable_tqdm": True, "per_device_train_batch_size": 8}
@@ -346,6 +347,15 @@ def test_the_search_file_of_a_study_below_a_link_names_the_collection(
     run_study({**untrained, "output_dir": str(tmp_path / "link/study")})
     named = read(tmp_path / "link/study", "search.json")
     assert (tmp_path / "link/study" / named["collection"]).samefile(collection)
+
+
+def test_a_study_searches_as_deep_as_its_measures_look(untrained, texts, tmp_path):
+    passages = [{"_id": f"p{i}", "text": text} for i, text in enumerate(texts[:150])]
+    judged = [("q", passage["_id"], 1) for passage in passages]
+    queries = [{"_id": "q", "text": "Why?"}]
+    more = write_collection(tmp_path / "more", passages, queries, test=judged)
+    results = run_study({**untrained, "collection": str(more), "measures": ["R@150"]})
+    assert results.groups["no labels"]["start"].means == {"R@150": 1.0}
 
 
 @pytest.mark.parametrize(
