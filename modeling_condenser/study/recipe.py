@@ -136,6 +136,11 @@ class StudyRecipe:
                 "A study may have several sizes: set train_sizes, such as [128, 512], instead of "
                 "train_size in finetuning."
             )
+        if "seed" in self.finetuning:
+            raise ValueError(
+                "A study may have several seeds: set finetuning_seeds, such as [0, 1, 2], instead "
+                "of seed in finetuning."
+            )
         for name, arm in self.runs.items():
             if arm.is_adapted:
                 self._check_adaptation(name, arm)

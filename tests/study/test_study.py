@@ -376,6 +376,7 @@ def test_a_study_searches_as_deep_as_its_measures_look(untrained, texts, tmp_pat
         ({"pretraining": {"max_step": 1}}, "no field 'max_step'.*'max_steps'"),
         ({"finetuning": {"train_siz": 1}}, "no field 'train_siz'.*'train_size'"),
         ({"finetuning": {"train_size": 1}}, "set train_sizes, such as"),
+        ({"finetuning": {"seed": 1}}, "set finetuning_seeds, such as"),
         ({"split": "dev.small"}, "fusion is dev, but split is dev.small"),
         ({"fusion": "sum"}, "fusion is 'sum', expected one of dev, rrf, 0.1"),
         ({"measures": []}, "measures is empty: name at least one"),
