@@ -95,7 +95,7 @@ class StudyRecipe:
         ValueError: a setting of any stage does not fit.
     """
 
-    arms: dict[str, Any]
+    arms: dict[str, dict[str, Any] | None]
     control: str
     pretraining: dict[str, Any]
     finetuning: dict[str, Any]

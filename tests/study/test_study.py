@@ -371,6 +371,7 @@ def test_a_study_searches_as_deep_as_its_measures_look(untrained, texts, tmp_pat
             "dev queries decide whether an adapted model is kept",
         ),
         ({"train_sizes": [8, 64]}, "names 64, but the split train of .* has 40 labelled pairs"),
+        ({"arms": {"mlm": "mlm"}}, "arms is .*expected dict"),
         ({"control": "dpr"}, "control is 'dpr', expected one of"),
         ({"arms": {"mlm": {}, "x": {"max_steps": 20}}}, "changes max_steps, but arms"),
         ({"pretraining": {"max_step": 1}}, "no field 'max_step'.*'max_steps'"),
