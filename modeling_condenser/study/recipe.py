@@ -147,6 +147,7 @@ class StudyRecipe:
             elif arm.settings is not None:
                 self._check_pretraining(name, arm.settings)
         own = {"encoder": "", "output_dir": "", "collection": "", **self.finetuning}
+        own["train_size"] = min((n for n in self.train_sizes if n is not None), default=None)
         own["load_best_model_at_end"] = False  # `finetune` adds what it needs if it is true
         # It takes seconds to import, which help should not wait for.
         from sentence_transformers import SentenceTransformerTrainingArguments

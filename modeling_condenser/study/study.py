@@ -115,11 +115,11 @@ class _Study:
                 )
         for model in recipe.starts.values():
             find_model_folder(model)  # an error here, not after hours
-        if any(self.groups.values()):
-            self.check_labels(max(filter(None, self.groups.values())))
+        if len(self.groups) > 1:
+            self.check_labels(max(n or 0 for n in self.groups.values()))
 
     def check_labels(self, largest: int) -> None:
-        """Raise a ValueError if the collection has fewer labels than the largest train size."""
+        """Raise a ValueError if the collection has no labels, or fewer than the largest size."""
         split = self.recipe.finetuning.get("split") or "train"
         qrels = load_collection(self.place, split=split).qrels
         n_labels = sum(grade > 0 for grades in qrels.values() for grade in grades.values())

@@ -370,6 +370,8 @@ def test_a_study_searches_as_deep_as_its_measures_look(untrained, texts, tmp_pat
             {"split": "dev", "fusion": "rrf", "arms": {"mlm": None, "x": {"objective": "adapt"}}},
             "dev queries decide whether an adapted model is kept",
         ),
+        ({"train_sizes": [0, 8]}, "train_size is 0, expected at least 1"),
+        ({"train_sizes": [None], "finetuning": {"split": "no"}}, "has no split 'no'"),
         ({"train_sizes": [8, 64]}, "names 64, but the split train of .* has 40 labelled pairs"),
         ({"arms": {"mlm": "mlm"}}, "arms is .*expected dict"),
         ({"control": "dpr"}, "control is 'dpr', expected one of"),
