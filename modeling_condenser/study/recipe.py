@@ -245,4 +245,5 @@ class StudyRecipe:
         They are those of all arms, so that arms with and without labels are comparable.
         """
         given = self.finetuning
-        return {name: given[name] for name in EncodingContract.__annotations__ if given.get(name)}
+        names = EncodingContract.__annotations__
+        return {name: given[name] for name in names if given.get(name) is not None}

@@ -24,6 +24,7 @@ from modeling_condenser.retrieval import fusion
 from modeling_condenser.retrieval.fusion import choose_fusion
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.study import study
+from modeling_condenser.study.recipe import StudyRecipe
 from modeling_condenser.study.study import run_study
 from tests.encoding.making import save_modules
 from tests.publishing.making import write_collection
@@ -329,6 +330,12 @@ def test_an_adapted_arm_is_measured_without_labels_and_after_fine_tuning(
         assert [{name for name, _ in one} for one in found] == [
             {next(iter(run))} for run in runs[0].values()
         ]
+
+
+def test_an_empty_prompt_holds_for_arms_without_labels_too(collection, bert_folder, tmp_path):
+    settings = make_settings(collection, bert_folder, tmp_path)
+    settings["finetuning"] = {"query_prompt": "", "passage_prompt": None}
+    assert StudyRecipe(**settings).stated_contract == {"query_prompt": ""}
 
 
 @pytest.fixture
