@@ -33,7 +33,7 @@ from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, check_measu
 from modeling_condenser.evaluation.plots import plot_curves, plot_map
 from modeling_condenser.evaluation.system_results import Evaluator, SystemResult, report_on_card
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.model_files.contract import states_encoding
+from modeling_condenser.model_files.contract import EncodingContract, states_encoding
 from modeling_condenser.model_files.model_folder import find_model_folder
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing import training_log
@@ -405,6 +405,10 @@ class _Study:
         """Put the results of an arm's first seed on its retriever's card."""
         folder = self.first(arm) / MODEL_FOLDER
         if not read_provenance(folder):  # of a model as it was published
+            return
+        contract = EncodingContract.load(folder)
+        if replace(contract, **self.recipe.stated_contract) != contract:
+            logger.info("%s is measured in another way than its card states.", arm)
             return
         command = f"condenser evaluate {PLACEHOLDER} {result.collection} --baseline bm25"
         report_on_card(

@@ -365,6 +365,14 @@ def test_a_study_searches_as_deep_as_its_measures_look(untrained, texts, tmp_pat
     assert results.groups["no labels"]["start"].means == {"R@150": 1.0}
 
 
+def test_a_card_has_no_figures_of_another_contract(collection, published, tmp_path):
+    out = tmp_path / "study"
+    settings = make_comparison(collection, out, encoder=str(published[0]), train_sizes=[])
+    del settings["arms"]["labelled"]
+    run_study({**settings, "finetuning": {"similarity": "cosine", "query_max_length": 8}})
+    assert "This model has not been evaluated." in (out / "adapted/model/README.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
