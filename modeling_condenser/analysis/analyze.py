@@ -102,7 +102,8 @@ def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | I
 def read_run_settings(folder: Path) -> dict[str, Any]:
     """The settings of a pre-training run; empty for another folder."""
     identity = read_identity(folder)
-    return dict(identity.settings) if identity and "corpus" in identity.settings else {}
+    settings = dict(identity.settings) if identity else {}
+    return settings if settings.keys() >= {"encoder", "corpus"} else {}  # unlike an adaptation's
 
 
 def models_of_run(run: Path, prefix: str) -> list[Measurable]:

@@ -14,6 +14,7 @@ from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.runs.run_folder import write_settings
 from tests.publishing.making import plain_vectors
 
 
@@ -117,6 +118,18 @@ def test_tables_show_each_model_with_its_difference_from_the_first(tmp_path):
         *("| model | 1 | 2 |", "| --- | ---: | ---: |", "| start | 1.000 | 2.000 |"),
         *("| e\\|d | 1.500 (+0.500) | 1.750 (-0.250) |", "| plain | 0.500 (-0.500) |  |"),
     ]
+
+
+def test_an_adaptation_is_measured_as_the_retriever_that_it_wrote(exported, corpus_file, tmp_path):
+    run = tmp_path / "adapted"
+    write_settings(run, {"model": "its/start", "corpus": "health"})
+    shutil.copytree(exported, run / "model")
+    sizes = {"texts": 4, "corpus": str(corpus_file)}
+    own, model = (
+        analyze({"models": [str(folder)], "out": str(tmp_path / "out"), **sizes})
+        for folder in (run, run / "model")
+    )
+    assert own.columns == [str(run)] and (own.to_numpy() == model.to_numpy()).all()
 
 
 @pytest.mark.parametrize(
