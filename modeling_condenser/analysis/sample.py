@@ -4,16 +4,20 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
+import regex  # type: ignore[import-untyped]
 from datasets import Dataset, IterableDataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.reduce import sample_collection
+from modeling_condenser.collection.sentences import SPACELESS
 
 from .recipe import Measuring
 
 logger = logging.getLogger(__name__)
 
+# A character of a script without spaces is a word.
+_WORDS = regex.compile(rf"[{SPACELESS}].*[{SPACELESS}]")
 _STREAMED_ROWS = 20  # of a stream to read for each text in the sample
 
 
@@ -76,9 +80,9 @@ def _choose_texts(documents: Any, n: int, *, seed: int) -> list[str]:
         rows = documents.shuffle(seed, keep_in_memory=True)
     chosen: dict[str, None] = {}  # in order
     for row in rows:
-        words = f"{row.get('title') or ''} {row['text'] or ''}".split()
-        if len(words) > 1:
-            chosen[" ".join(words)] = None
+        text = " ".join(f"{row.get('title') or ''} {row['text'] or ''}".split())
+        if " " in text or _WORDS.search(text):
+            chosen[text] = None
         if len(chosen) == n:
             break
     if len(chosen) < 2:
@@ -90,6 +94,7 @@ def _choose_texts(documents: Any, n: int, *, seed: int) -> list[str]:
 
 
 def _halves(text: str) -> dict[str, str]:
-    words = text.split()
+    blank = " " if " " in text else ""
+    words = text.split() if blank else text
     middle = len(words) // 2
-    return {"query": " ".join(words[:middle]), "title": "", "text": " ".join(words[middle:])}
+    return {"query": blank.join(words[:middle]), "title": "", "text": blank.join(words[middle:])}

@@ -108,6 +108,15 @@ def test_texts_are_different_and_have_two_words_and_the_first_ones_of_a_stream_a
         Sample.choose(Measuring(texts=6), documents.select(range(3)))
 
 
+def test_a_text_of_a_script_without_spaces_is_halved_by_its_characters():
+    documents = Dataset.from_dict({"text": ["東京は日本の首都。", "大学 図書館", "学"]})
+    halves = Sample.choose(Measuring(texts=3), documents).matches
+    assert {(row["query"], row["text"]) for row in halves} == {
+        ("東京は日", "本の首都。"),
+        ("大学", "図書館"),
+    }
+
+
 def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(collection, texts):
     def choose(queries, passages, seed=1):
         sizes = {"texts": 4, "queries": queries, "passages": passages, "sample_seed": seed}
