@@ -37,10 +37,10 @@ def run(changes: dict[str, Any], *, command: str) -> None:
     results, out = run_study(settings, command=command), Path(settings["output_dir"])
     tables = [results.table(name, with_p=True).to_string() for name in results.bm25.means]
     print("", *tables, results.explanation, against_bm25(results), sep="\n\n")
-    print(f"\nBest passages of BM25 and of {results.best_arm}, fine-tuned, where they differ:")
+    print(f"\nBest passages of BM25 and of {results.best_arm}, where they differ:")
     named, facts = json.loads((out / SEARCH_FILE).read_text()), results.facts
     collection = load_collection(out / named["collection"], split=facts["split"])
-    show_searches(collection, out / BM25, (out / named["model"]).parent)
+    show_searches(collection, out / BM25, (out / named["embeddings"]).parent)
     minutes = (time.perf_counter() - started) / 60
     print(f"\n{facts['n_passages']} passages, {facts['n_queries']} queries, {minutes:.1f} minutes.")
     print(
@@ -70,11 +70,11 @@ def against_bm25(results: StudyResults) -> str:
     return f"{best} with {group}: {first} {own:.3f}; {BM25}: {lexical:.3f} ({p})."
 
 
-def show_searches(collection: Collection, bm25: Path, retriever: Path) -> None:
+def show_searches(collection: Collection, bm25: Path, dense: Path) -> None:
     """Print the first passage of both systems for some queries where they differ."""
-    [bm25_file] = bm25.glob("run-*.trec")
-    [dense_file] = (retriever / "evaluation").glob("run-*.trec")
-    runs = {BM25: read_run(bm25_file), "dense": read_run(dense_file)}
+    # Runs of several depths, if the measures were changed, begin alike.
+    files = {BM25: bm25.glob("run-*.trec"), "dense": dense.glob("run-*.trec")}
+    runs = {name: read_run(next(found)) for name, found in files.items()}
     first = {
         query: {name: next(iter(run[query])) for name, run in runs.items()}
         for query in collection.queries

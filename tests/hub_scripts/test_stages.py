@@ -79,6 +79,14 @@ def test_the_demo_starts_from_a_given_encoder_and_its_study_can_be_searched(
     assert run("search", "out", "one two three")[0].startswith("1. p")
 
 
+def test_the_demo_shows_searches_of_an_encoder_that_nothing_has_trained(collection, exported, run):
+    recipe = {"arms": {"start": None}, "control": "start", "pretraining": {}, "finetuning": {}}
+    Path("untrained.yaml").write_text(yaml.safe_dump({**recipe, "train_sizes": []}))
+    words = ["--encoder", exported, "--collection", collection, "--output_dir", "out"]
+    lines = run("demo", "untrained.yaml", *words)
+    assert any(line.startswith("    dense ") for line in lines)
+
+
 def test_push_lists_the_files_and_makes_a_branch_and_a_pull_request(
     bert_run, monkeypatch, loopback_hub, run
 ):
