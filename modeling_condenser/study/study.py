@@ -106,13 +106,14 @@ class _Study:
         self.made: dict[tuple[str, str], System] = {}  # arm, group -> retriever of the first seed
         self.verdicts = defaultdict[str, list[str]](list)
         self.dev = None
-        if recipe.fusion == ON_DEV:
+        hybrids = [system for system in recipe.named_systems.values() if system.kind == "hybrid"]
+        if recipe.fusion == ON_DEV or any("fusion" not in each.settings for each in hybrids):
             self.dev = load_dev(self.place, judged=recipe.split, reported=self.collection)
-            if self.dev is None:
-                raise ValueError(
-                    f"{self.place} has no dev queries of its own to choose the fusion on: set"
-                    " fusion to rrf or to a weight."
-                )
+        if recipe.fusion == ON_DEV and self.dev is None:
+            raise ValueError(
+                f"{self.place} has no dev queries of its own to choose the fusion on: set"
+                " fusion to rrf or to a weight."
+            )
         for model in recipe.starts.values():
             find_model_folder(model)  # an error here, not after hours
         if len(self.groups) > 1:

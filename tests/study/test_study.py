@@ -365,6 +365,11 @@ def test_a_study_searches_as_deep_as_its_measures_look(untrained, texts, tmp_pat
     assert results.groups["no labels"]["start"].means == {"R@150": 1.0}
 
 
+def test_dev_queries_choose_the_fusion_of_a_hybrid_system(untrained, exported, tmp_path):
+    run_study({**untrained, "systems": [f"hybrid:{exported}"]})
+    assert len(list((tmp_path / "study/systems").glob("*/dev/run-100.trec"))) == 1
+
+
 def test_a_card_has_no_figures_of_another_contract(collection, published, tmp_path):
     out = tmp_path / "study"
     settings = make_comparison(collection, out, encoder=str(published[0]), train_sizes=[])
