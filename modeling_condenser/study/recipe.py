@@ -153,7 +153,7 @@ class StudyRecipe:
         from sentence_transformers import SentenceTransformerTrainingArguments
 
         fill(own, FinetuningRecipe, SentenceTransformerTrainingArguments)
-        fill(self.readiness, Measuring)
+        fill({"collection": self.collection, **self.readiness}, Measuring)
         fill(self.search, SearchSettings)
         check_measures(DEFAULT_MEASURES if self.measures is None else self.measures)
 

@@ -338,6 +338,11 @@ def test_an_empty_prompt_holds_for_arms_without_labels_too(collection, bert_fold
     assert StudyRecipe(**settings).stated_contract == {"query_prompt": ""}
 
 
+def test_few_labels_of_readiness_are_those_of_the_collection(collection, bert_folder, tmp_path):
+    settings = make_settings(collection, bert_folder, tmp_path)
+    assert StudyRecipe(**{**settings, "readiness": {"labels": 8}}).readiness == {"labels": 8}
+
+
 @pytest.fixture
 def untrained(collection, bert_folder, tmp_path):
     """Settings of a study of the encoder as it is."""
