@@ -242,7 +242,7 @@ class _Study:
         }
         checkpoint = pretrain(settings, callbacks=readiness_callbacks(settings))
         encoder = folder / "encoder"
-        if not encoder.is_dir():
+        if read_provenance(encoder) != read_provenance(checkpoint):
             export_encoder(checkpoint, encoder)
         return System(str(encoder), recipe.stated_contract)
 

@@ -370,6 +370,19 @@ def test_a_study_searches_as_deep_as_its_measures_look(untrained, texts, tmp_pat
     assert results.groups["no labels"]["start"].means == {"R@150": 1.0}
 
 
+def test_the_encoder_of_another_pre_training_is_not_measured(
+    collection, bert_folder, bert_run, roberta_run, tmp_path, monkeypatch
+):
+    settings = make_settings(collection, bert_folder, tmp_path / "study")
+    runs = iter([bert_run, bert_run, roberta_run])
+    monkeypatch.setattr(study, "pretrain", lambda *_, **__: next(runs) / "model")
+    monkeypatch.setattr(study, "readiness_callbacks", lambda _: [])
+    own = study._Study(StudyRecipe(**settings))
+    assert own.pretrain("mlm").fingerprint == own.pretrain("mlm").fingerprint
+    with pytest.raises(ValueError, match="is an export of another run"):
+        own.pretrain("mlm")
+
+
 def test_dev_queries_choose_the_fusion_of_a_hybrid_system(untrained, exported, tmp_path):
     run_study({**untrained, "systems": [f"hybrid:{exported}"]})
     assert len(list((tmp_path / "study/systems").glob("*/dev/run-100.trec"))) == 1
