@@ -222,6 +222,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """Write a folder atomically: yield a new folder, which replaces it if the block succeeds."""
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a folder.")
+    folder = _real(folder)
     restore_folder(folder)
     partial = _beside(folder, "partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a killed process
@@ -236,6 +237,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 def replace_folder(folder: Path, new: Path) -> None:
     """Move a complete folder to the place of another one, which `restore_folder` undoes."""
+    folder = _real(folder)
     if folder.exists():
         folder.replace(_beside(folder, "replaced"))
     new.replace(folder)
@@ -244,6 +246,7 @@ def replace_folder(folder: Path, new: Path) -> None:
 
 def restore_folder(folder: Path) -> None:
     """Put back a folder that `whole_folder` had moved away, unless the new one is in its place."""
+    folder = _real(folder)
     replaced = _beside(folder, "replaced")
     if folder.exists():
         shutil.rmtree(replaced, ignore_errors=True)
@@ -251,8 +254,13 @@ def restore_folder(folder: Path) -> None:
         replaced.replace(folder)
 
 
-def _beside(folder: Path, ending: str) -> Path:
-    """Where a folder is kept while it is written or replaced."""
+def _real(folder: Path) -> Path:
+    """The folder itself, where a link leads to it."""
     if folder.name in ("", ".."):
         raise ValueError(f"{folder} would be replaced as a whole: name a new folder in it.")
+    return folder.resolve()
+
+
+def _beside(folder: Path, ending: str) -> Path:
+    """Where a folder is kept while it is written or replaced."""
     return folder.with_name(f".{folder.name}.{ending}")

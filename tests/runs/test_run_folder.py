@@ -82,6 +82,16 @@ def test_a_folder_is_replaced_when_it_is_complete(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_link_to_a_folder_stays_one(tmp_path):
+    (tmp_path / "disk/model").mkdir(parents=True)
+    (tmp_path / "model").symlink_to(tmp_path / "disk/model")
+    for text in ("first", "second"):
+        with whole_folder(tmp_path / "model") as partial:
+            (partial / "weights").write_text(text)
+    assert (tmp_path / "model").is_symlink()
+    assert contents(tmp_path / "disk") == {"model/weights": b"second"}
+
+
 def test_the_old_folder_is_back_when_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/weights").write_text("old")
