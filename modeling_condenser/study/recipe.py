@@ -34,6 +34,14 @@ _BUDGET = frozenset(
 # Those that a contrastive arm may set itself, because its batch is part of its loss.
 _CONTRASTIVE_BUDGET = frozenset({"max_steps", "per_device_train_batch_size", "tokens_per_batch"})
 
+# Settings of a stage that are the study's: what to set instead.
+_SET_ELSEWHERE = {
+    "train_size": "train_sizes, such as [128, 512]",
+    "seed": "finetuning_seeds, such as [0, 1, 2]",
+    "encoder": "encoder of the study",
+    "collection": "collection of the study",
+}
+
 
 class Arm(NamedTuple):
     """One way from one start to a retriever.
@@ -131,16 +139,13 @@ class StudyRecipe:
                 f"split is {self.split}, but dev queries decide whether an adapted model is kept: "
                 "set another split, or leave out the arms with objective: adapt."
             )
-        if "train_size" in self.finetuning:
-            raise ValueError(
-                "A study may have several sizes: set train_sizes, such as [128, 512], instead of "
-                "train_size in finetuning."
-            )
-        if "seed" in self.finetuning:
-            raise ValueError(
-                "A study may have several seeds: set finetuning_seeds, such as [0, 1, 2], instead "
-                "of seed in finetuning."
-            )
+        for name, instead in _SET_ELSEWHERE.items():
+            if name in self.finetuning or (name == "encoder" and name in self.pretraining):
+                raise ValueError(
+                    f"{name} stands under a stage of the study: set {instead}, instead."
+                )
+        if not self.finetuning_seeds:
+            raise ValueError("finetuning_seeds is empty: name at least one, such as [0].")
         for name, arm in self.runs.items():
             if arm.is_adapted:
                 self._check_adaptation(name, arm)

@@ -418,6 +418,8 @@ def test_a_card_has_no_figures_of_another_contract(collection, published, tmp_pa
         ({"finetuning": {"train_siz": 1}}, "no field 'train_siz'.*'train_size'"),
         ({"finetuning": {"train_size": 1}}, "set train_sizes, such as"),
         ({"finetuning": {"seed": 1}}, "set finetuning_seeds, such as"),
+        ({"pretraining": {"encoder": "other"}}, "encoder stands under a stage"),
+        ({"finetuning_seeds": []}, "finetuning_seeds is empty"),
         ({"split": "dev.small"}, "fusion is dev, but split is dev.small"),
         ({"fusion": "sum"}, "fusion is 'sum', expected one of dev, rrf, 0.1"),
         ({"measures": []}, "measures is empty: name at least one"),
