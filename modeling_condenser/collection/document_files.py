@@ -32,7 +32,8 @@ _FRONT_MATTER = re.compile(r"\A---\n(.*?\n)(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
 _STATED_TITLE = re.compile(r"""^title:[ \t]*["']?(.*?)["']?[ \t]*$""", re.MULTILINE)
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1{2,}\s*")  # under a heading of reStructuredText
 _TARGET = re.compile(r"[ \t]*\.\. _.*:[ \t]*")  # that links lead to
-_HYPHENATED = re.compile(r"(?<=\w)-\n(?=[a-zß-ÿ])")  # a word that continues on the next line
+_HYPHENATED = re.compile(r"(?<=\w)[-\xad]\n(?=[a-zß-ÿ])")  # a word that continues on the next line
+_SOFT_HYPHEN = re.compile(r"\xad|&shy;|&#173;|&#xad;", re.IGNORECASE)  # where a word may be broken
 
 
 _Path: TypeAlias = list[tuple[int, str]]  # levels and headings, outermost first
@@ -289,12 +290,12 @@ def parse_markdown(text: str) -> Document:
 
 
 def parse_html(page: str, *, title: str = "") -> Document:
-    """Parse HTML, without scripts, styles, navigation and footers.
+    """Parse HTML, without scripts, styles, navigation, footers and soft hyphens.
 
     Of a page with one <main>, only that is read if it has more than a quarter of the text. The
     title is the given one, or the only heading of the first level, or that of the page.
     """
-    soup = BeautifulSoup(page, "html.parser")
+    soup = BeautifulSoup(_SOFT_HYPHEN.sub("", page), "html.parser")
     stated = " ".join(soup.title.get_text().split()) if soup.title else ""
     _mark_lines(soup)
     content: Tag = soup

@@ -530,6 +530,11 @@ def test_of_html_with_one_main_element_only_that_is_read(body, texts):
     assert above == ("Wells", [((), "Some are deep.")])
 
 
+def test_words_of_html_are_whole_where_it_says_that_they_may_be_broken():
+    page = "<h1>Fahr&shy;plan</h1><p>Halte&#xAD;stelle am\u00ad Markt, <code>&amp;shy;</code>"
+    assert parse_html(page) == ("Fahrplan", [((), "Haltestelle am Markt, &shy;")])
+
+
 def test_names_and_pdf_texts_that_are_no_unicode_are_collected(tmp_path):
     pytest.importorskip("pypdf")
     folder = tmp_path / os.fsdecode(b"in-caf\xe9")
