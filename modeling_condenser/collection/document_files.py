@@ -25,8 +25,11 @@ _DOCUMENT_ENDINGS = (".txt", ".rst", ".md", ".markdown", ".html", ".htm", ".pdf"
 _SKIPPED = "title script style template noscript svg nav footer".split()
 _HEADINGS = [f"h{level}" for level in range(1, 7)]
 _LONGEST_HEADING = 200  # characters; a longer one lacks its end
-_BLOCKS = "article aside blockquote div dl figure header hr main ol p pre section table ul".split()
-_LINES = "br caption dd dt figcaption li tr".split()
+_BLOCKS = (
+    "address article aside blockquote details dialog div dl fieldset figure form header hgroup hr "
+    "main menu ol p pre search section table ul"
+).split()
+_LINES = "br caption dd dt figcaption legend li optgroup option summary tr".split()
 _PARAGRAPH_END, _LINE_END = "\u2029", "\u2028"
 _FRONT_MATTER = re.compile(r"\A---\n(.*?\n)(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
 _STATED_TITLE = re.compile(r"""^title:[ \t]*["']?(.*?)["']?[ \t]*$""", re.MULTILINE)

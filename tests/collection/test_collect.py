@@ -535,6 +535,14 @@ def test_words_of_html_are_whole_where_it_says_that_they_may_be_broken():
     assert parse_html(page) == ("Fahrplan", [((), "Haltestelle am Markt, &shy;")])
 
 
+def test_the_parts_of_a_folded_text_and_of_a_form_are_lines_of_their_own():
+    page = "<details><summary>Deep wells</summary>Dig <b>far</b></details>more"
+    page += "<form><legend>Depth</legend><select><option>low<option>high</select></form>"
+    [(_, text)] = parse_html(page).sections
+    assert text.split() == "Deep wells Dig far more Depth low high".split()
+    assert text.startswith("Deep wells\nDig far\n\nmore\n\nDepth\nlow")
+
+
 def test_names_and_pdf_texts_that_are_no_unicode_are_collected(tmp_path):
     pytest.importorskip("pypdf")
     folder = tmp_path / os.fsdecode(b"in-caf\xe9")
