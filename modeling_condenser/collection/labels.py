@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import re
+import unicodedata
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -216,8 +217,11 @@ def _first(row: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 
 def _squeeze(text: str) -> str:
-    """The letters and digits of a text, because Markdown and HTML are read without their marks."""
-    return _MARKS.sub("", text).casefold()
+    """The letters and digits of a text, because Markdown and HTML are read without their marks.
+
+    In Unicode's form NFKC: files of macOS have letters and accents apart, and PDF has ligatures.
+    """
+    return _MARKS.sub("", unicodedata.normalize("NFKC", text)).casefold()
 
 
 def _find_texts(
@@ -263,15 +267,17 @@ def _find_named(
     exact: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     loose: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for document, ids in documents:
+        document = unicodedata.normalize("NFC", document)
         folders = document.split("/")
         for i in range(len(folders)):
             (loose if i > 1 else exact)["/".join(folders[i:])].add(tuple(ids))
         for row_id in {document.partition("#")[2], document.rpartition("#")[2]} - {""}:
             loose[row_id].add(tuple(ids))
-    exact |= {passage: {(passage,)} for passage in owners}
+    exact |= {unicodedata.normalize("NFC", passage): {(passage,)} for passage in owners}
     found: dict[str, Sequence[str]] = {}
     for name in names:
-        key = re.sub(r"\s", "_", name).replace("\\", "/").removeprefix("./")
+        key = re.sub(r"\s", "_", unicodedata.normalize("NFC", name))
+        key = key.replace("\\", "/").removeprefix("./")
         passages = exact.get(key) or loose.get(key, set())
         found[name] = next(iter(passages)) if len(passages) == 1 else ()
     return found

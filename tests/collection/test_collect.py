@@ -370,6 +370,16 @@ def test_texts_that_differ_in_vowel_signs_alone_are_two(tmp_path):
     assert relevant(tmp_path / "out") == {"कौन?": {"b.txt#1"}}
 
 
+def test_labels_find_texts_and_files_whatever_the_unicode_form(tmp_path, write_text):
+    file = write_text("Die Bru\u0308cke ist scho\u0308n und \ufb01nster.", "wells.txt")
+    mill = write_text("Mills.", "Mu\u0308hle.txt")
+    table = "question,passage,file\na,Die Brücke ist schön und finster.,\nb,,Mühle.txt\n"
+    labels = write_text(table, "pairs.csv")
+    collect([str(file), str(mill)], str(tmp_path / "out"), labels=str(labels))
+    expected = {"a": {"wells.txt#1"}, "b": {"Mu\u0308hle.txt#1"}}
+    assert relevant(tmp_path / "out") == expected
+
+
 def test_labels_of_a_whole_document_are_warned_of(tmp_path, caplog):
     sections = [f"# Part {i}\n\nPart {i} is about the number {i}.\n" for i in range(8)]
     (tmp_path / "long.md").write_text("\n".join(sections))
