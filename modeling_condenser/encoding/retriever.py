@@ -300,10 +300,14 @@ class Retriever:
         """Warn once if the tokenizer knows too little of the text."""
         if not self._has_warned:
             tokenizer = self.model.tokenizer
-            n_special = tokenizer.num_special_tokens_to_add() * len(tokens["input_ids"])
+            n_texts = len(tokens["input_ids"])
             ids = np.concatenate(tokens["input_ids"])
-            n_unknown = int((ids == tokenizer.unk_token_id).sum())
-            self._has_warned = warn_of_unknown(tokenizer, n_unknown, len(ids) - n_special)
+            self._has_warned = warn_of_unknown(
+                tokenizer,
+                n_unknown=int((ids == tokenizer.unk_token_id).sum()),
+                n_tokens=len(ids) - n_texts * tokenizer.num_special_tokens_to_add(),
+                n_texts=n_texts,
+            )
 
     def _check_cuts(self, n_full: int, n_texts: int, max_length: int) -> None:
         """Warn once if more than a tenth of many texts is as long as the limit, or was longer."""

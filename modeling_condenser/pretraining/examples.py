@@ -181,7 +181,8 @@ def make_examples(
             blocks, left_out = with_two_parts(texts, found, len(rows))
             blocks = drop_copies(blocks, "input_ids")
     facts = {"n_documents": len(rows), "n_blocks": len(blocks), **left_out}
-    warn_of_unknown(tokenizer, found.n_unknown, found.lengths.sum())
+    n_tokens, n_texts = found.lengths.sum(), len(found.lengths)
+    warn_of_unknown(tokenizer, n_unknown=found.n_unknown, n_tokens=n_tokens, n_texts=n_texts)
     share = np.minimum(found.lengths, 2 * builder.room).sum() / found.lengths.sum()
     if objective == "cocondenser" and share < 0.99:
         logger.warning(

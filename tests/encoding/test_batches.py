@@ -114,7 +114,7 @@ def test_a_text_that_the_tokenizer_does_not_know_is_warned_of_once(bert_folder, 
     assert caplog.text == ""
     for _ in range(2):
         retriever.encode_queries(["Why? ქართული ენა"])
-    assert caplog.text.count("50 % of the tokens of the text are [UNK]") == 1
+    assert caplog.text.count("50 % of the tokens (texts: 1) are [UNK]") == 1
 
 
 def packed(folder: Path, **settings: Any) -> Retriever:

@@ -43,4 +43,4 @@ def test_a_text_that_the_tokenizer_does_not_know_gives_a_warning_with_the_share(
 ):
     for text, is_known in (("Why? " * 12 + "ქართული ენა", True), ("Why? ქართული ენა " * 9, False)):
         examples_of([{"text": text}])
-        assert ("50 % of the tokens of the text are [UNK]" not in caplog.text) == is_known
+        assert ("50 % of the tokens (texts: " not in caplog.text) == is_known
