@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from math import inf
 from typing import Any, NamedTuple
 
 from modeling_condenser.adaptation.recipe import AdaptationRecipe, MapSettings
@@ -88,7 +89,7 @@ class StudyRecipe:
         start: several of them, in place of `encoder`; each goes through all arms.
         systems: rows that no label changes, such as what you search with today: TREC run files or
             models, as for `condenser evaluate`.
-        train_sizes: numbers of labelled pairs to fine-tune on, one after the other; null for all.
+        train_sizes: numbers of labelled pairs to fine-tune on, from few to most; null for all.
             Each arm is also measured without labels.
         finetuning_seeds: each arm is fine-tuned once with each seed, which decides labels and
             order; results are means over them.
@@ -239,8 +240,12 @@ class StudyRecipe:
 
     @property
     def groups(self) -> dict[str, int | None]:
-        """Numbers of labels by their names, from "no labels" (0) to "all labels" (None)."""
-        sizes = {"all labels" if n is None else f"{n:,} labels": n for n in self.train_sizes}
+        """Numbers of labels by their names, from "no labels" (0) to "all labels" (None).
+
+        The last is the most, with which arms are published and the best is chosen.
+        """
+        ordered = sorted(self.train_sizes, key=lambda n: inf if n is None else n)
+        sizes = {"all labels" if n is None else f"{n:,} labels": n for n in ordered}
         return {UNLABELLED: 0, **sizes}
 
     @property

@@ -396,6 +396,14 @@ def test_a_card_has_no_figures_of_another_contract(collection, published, tmp_pa
     assert "This model has not been evaluated." in (out / "adapted/model/README.md").read_text()
 
 
+def test_the_last_number_of_labels_is_the_most_whatever_the_order_of_the_recipe(
+    collection, bert_folder, tmp_path
+):
+    settings = make_settings(collection, bert_folder, tmp_path)
+    groups = StudyRecipe(**{**settings, "train_sizes": [32, None, 8]}).groups
+    assert list(groups) == ["no labels", "8 labels", "32 labels", "all labels"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
