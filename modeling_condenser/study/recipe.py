@@ -172,6 +172,8 @@ class StudyRecipe:
                 f"Two systems, starts or arms have the same name ({', '.join(sorted(names))}): "
                 "rename an arm or a folder, or name a system, as in MODEL,name=today."
             )
+        if wrong := [name for name in self.arms if "/" in name or name in ("", ".", "..")]:
+            raise ValueError(f"The arm {wrong[0]!r} has no name for a folder: rename it.")
         # The readiness of all arms replaces its folder.
         if taken := {"readiness", "systems"} & {name.partition("/")[0] for name in self.runs}:
             raise ValueError(

@@ -410,6 +410,7 @@ def test_the_last_number_of_labels_is_the_most_whatever_the_order_of_the_recipe(
         ({"start": ["a/x", "b/x"]}, "have the same name"),
         ({"systems": ["runs/mlm"]}, "have the same name"),
         ({"arms": {"mlm": {}, "readiness": {}}}, "'readiness' is a folder of the study itself"),
+        ({"arms": {"mlm": {}, "w/o": None}}, "arm 'w/o' has no name for a folder"),
         ({"arms": {"mlm": {}, "x": {"objective": "adapt"}}}, "'x' adapts what the start becomes"),
         ({"arms": {"mlm": None, "x": {"objective": "adapt", "step": 1}}}, "no field 'step'"),
         (
