@@ -135,6 +135,11 @@ class StudyRecipe:
                 f"fusion is dev, but split is {self.split}, and a fusion must not be chosen on the "
                 "queries that it is measured on: set another split, or fusion to rrf."
             )
+        if is_dev and self.finetuning.get("load_best_model_at_end"):
+            raise ValueError(
+                f"split is {self.split}, but load_best_model_at_end chooses weights by dev "
+                "queries: set another split, or leave load_best_model_at_end out."
+            )
         if is_dev and any(arm.is_adapted for arm in self.runs.values()):
             raise ValueError(
                 f"split is {self.split}, but dev queries decide whether an adapted model is kept: "

@@ -417,6 +417,10 @@ def test_the_last_number_of_labels_is_the_most_whatever_the_order_of_the_recipe(
             {"split": "dev", "fusion": "rrf", "arms": {"mlm": None, "x": {"objective": "adapt"}}},
             "dev queries decide whether an adapted model is kept",
         ),
+        (
+            {"split": "dev", "fusion": "rrf", "finetuning": {"load_best_model_at_end": True}},
+            "load_best_model_at_end chooses weights by dev queries",
+        ),
         ({"train_sizes": [0, 8]}, "train_size is 0, expected at least 1"),
         ({"train_sizes": [None], "finetuning": {"split": "no"}}, "has no split 'no'"),
         ({"train_sizes": [8, 64]}, "names 64, but the split train of .* has 40 labelled pairs"),
