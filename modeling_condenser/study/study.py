@@ -28,6 +28,7 @@ from modeling_condenser.collection.load import (
     resolve_collection_name,
 )
 from modeling_condenser.collection.text_files import need_file
+from modeling_condenser.configuration_condenser import POOLINGS
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, check_measures
 from modeling_condenser.evaluation.plots import plot_curves, plot_map
@@ -233,7 +234,9 @@ class _Study:
             pooling = {} if has_pooling else {"pooling": "cls"}
             return System(arm.start, {**pooling, **recipe.stated_contract})
         logger.info("Pre-training arm %s", name)
+        measured = recipe.stated_contract.get("pooling")
         settings = {
+            **({"pooling": measured} if measured in POOLINGS else {}),
             "corpus": str(need_file(Path(self.place), CORPUS_FILE)),
             "encoder": arm.start,
             **recipe.pretraining,

@@ -383,6 +383,17 @@ def test_the_encoder_of_another_pre_training_is_not_measured(
         own.pretrain("mlm")
 
 
+def test_an_arm_is_pre_trained_with_the_pooling_that_it_is_measured_with(
+    collection, bert_folder, bert_run, tmp_path, monkeypatch
+):
+    settings, given = make_settings(collection, bert_folder, tmp_path / "study"), {}
+    monkeypatch.setattr(study, "pretrain", lambda own, **_: given.update(own) or bert_run / "model")
+    monkeypatch.setattr(study, "readiness_callbacks", lambda _: [])
+    settings["finetuning"]["pooling"] = "mean"
+    made = study._Study(StudyRecipe(**settings)).pretrain("mlm")
+    assert given["pooling"] == made.settings["pooling"] == "mean"
+
+
 def test_dev_queries_choose_the_fusion_of_a_hybrid_system(untrained, exported, tmp_path):
     run_study({**untrained, "systems": [f"hybrid:{exported}"]})
     assert len(list((tmp_path / "study/systems").glob("*/dev/run-100.trec"))) == 1
