@@ -295,7 +295,8 @@ class CondenserTrainer(ResumableTrainer):
         """As `ResumableTrainer.script_settings`, with the encoder and the settings of the head."""
         config: Any = self.accelerator.unwrap_model(self.model).config
         settings = {name: getattr(config, name, None) for name in HEAD_SETTINGS}
-        settings["encoder"] = getattr(config, "encoder_config", config).name_or_path or None
+        # A checkpoint with its head has its name in its own configuration.
+        settings["encoder"] = config.name_or_path or config.encoder_config.name_or_path or None
         stated = {name: value for name, value in settings.items() if value is not None}
         return {**stated, **super().script_settings()}
 

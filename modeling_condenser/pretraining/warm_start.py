@@ -103,6 +103,7 @@ def _start(
         change_config(config.encoder_config, changes or {})
         start, _ = _open(CondenserForMaskedLM, name, config, **kwargs)
         encoder, lm_head = start.condenser.encoder, start.lm_head
+        encoder.config.name_or_path = name  # where its tokenizer is
         how = {name: getattr(config, name) for name in ("pooling", "encoding", "lm_head_is_new")}
         how["pooling"] = pooling or config.pooling
     else:

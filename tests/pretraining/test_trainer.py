@@ -29,6 +29,7 @@ from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build
 from modeling_condenser.pretraining.examples import find_tokenizer, make_collator
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
+from modeling_condenser.publishing.provenance import read_provenance
 from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
@@ -287,6 +288,20 @@ def test_plain_mlm_from_a_checkpoint_leaves_out_its_second_masking(tmp_path, ber
         CondenserTrainer(model, settings, train_dataset=texts, processing_class=tokenizer)
     )
     assert entry["loss"] == pytest.approx(entry["late_loss"])
+
+
+@pytest.mark.parametrize("how", ["from_encoder", "from_pretrained"])
+def test_a_script_that_starts_from_a_checkpoint_keeps_its_tokenizer_and_stages(
+    how, make_trainer, tmp_path, texts
+):
+    first = make_trainer(max_steps=1)
+    first.train()
+    model = getattr(CondenserForPreTraining, how)(str(first.write_model()))
+    settings = arguments(tmp_path / "second", max_steps=1)
+    second = CondenserTrainer(model, settings, train_dataset=texts[50:90])
+    second.train()
+    assert second.processing_class.get_vocab() == first.processing_class.get_vocab()
+    assert len(read_provenance(second.write_model())) == 2
 
 
 def test_accumulated_budget_batches_take_the_step_of_their_union(make_trainer):
