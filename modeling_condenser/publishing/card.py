@@ -97,7 +97,7 @@ def write_card(
         model_name=title if results else None,
         eval_results=_list_figures(results) or None,
     )
-    merged = {**_merge_metadata(existing, made.to_dict()), **(metadata or {})}
+    merged = _merge_metadata({**existing, **(metadata or {})}, made.to_dict())
     card = ModelCard.from_template(
         ModelCardData(**merged),
         template_path=str(_TEMPLATE),

@@ -275,11 +275,15 @@ class ResumableTrainer(Trainer):
         token: str | None = None,
         revision: str | None = None,
         private: bool | None = None,
+        license: str | None = None,
+        language: str | list[str] | None = None,
+        tags: str | list[str] | None = None,
         **_: Any,
     ) -> CommitInfo | Future | None:
         """Push the current model as a whole repository, after writing it (`write_model`).
 
-        The arguments are those of transformers.
+        The arguments are those of transformers. Of those for the model card, license, language and
+        tags are used; the others are known from the run.
 
         Returns:
             The commit (a future of it if not blocking); None in all processes but the first.
@@ -290,14 +294,18 @@ class ResumableTrainer(Trainer):
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
         self._finish_current_push()
-        folder = self.write_model()
+        stated = {"license": license, "language": language, "tags": tags}
+        folder = self.write_model(**{name: value for name, value in stated.items() if value})
         if not self.is_world_process_zero():
             return None
         upload = self._upload(folder, commit_message, token=token, revision=revision)
         return upload.result() if blocking else upload
 
-    def write_model(self) -> Path:
-        """Write the repository of the current model to the run folder, atomically."""
+    def write_model(self, **metadata: Any) -> Path:
+        """Write the repository of the current model to the run folder, atomically.
+
+        `metadata` is of the card, such as its license.
+        """
         model_folder = Path(str(self.args.output_dir), MODEL_FOLDER)
         is_first = self.is_world_process_zero()
         # In all processes, because each may hold a part of the model.
@@ -305,7 +313,7 @@ class ResumableTrainer(Trainer):
             self.save_model(str(folder), _internal_call=True)
             if is_first:
                 (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle
-                write_card(folder, name=self.hub_model_id)
+                write_card(folder, name=self.hub_model_id, metadata=metadata)
         self.accelerator.wait_for_everyone()
         return model_folder
 

@@ -32,7 +32,7 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Both take longer than the steps of a short run.
     """
-    monkeypatch.setattr(trainer, "write_card", lambda folder, name: None)
+    monkeypatch.setattr(trainer, "write_card", lambda folder, **how: None)
     monkeypatch.setattr(Accelerator, "free_memory", lambda self, *objects: list(objects))
 
 

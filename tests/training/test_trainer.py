@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from huggingface_hub import snapshot_download
+from huggingface_hub import ModelCard, snapshot_download
 
 from modeling_condenser import CondenserTrainingArguments, condenser_from_encoder
 from modeling_condenser.finetuning.finetune import finetune
@@ -119,9 +119,11 @@ def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
     model = condenser_from_encoder(str(bert_folder))
     trainer = CondenserTrainer(model, arguments, train_dataset=examples)
     trainer.train()
-    done = trainer.push_to_hub("As trained")
+    done = trainer.push_to_hub("As trained", license="mit", tags="my-tag", dataset="my texts")
     assert [(c.title, c.sha) for c in pushed(loopback_hub)] == [("As trained", done.oid)]
     files = loopback_hub.repo(NAME).files()
+    metadata = ModelCard(files["README.md"].decode()).data
+    assert metadata.license == "mit" and metadata.tags == ["my-tag", "condenser", "dense-retrieval"]
     (stage,) = json.loads(files["provenance.json"])
     assert stage["recipe"]["learning_rate"] == stage["run"]["learning_rate"] == 3e-4
     assert stage["run"]["steps"] == 2
