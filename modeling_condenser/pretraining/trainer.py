@@ -296,7 +296,8 @@ class CondenserTrainer(ResumableTrainer):
         config: Any = self.accelerator.unwrap_model(self.model).config
         settings = {name: getattr(config, name, None) for name in HEAD_SETTINGS}
         # A checkpoint with its head has its name in its own configuration.
-        settings["encoder"] = config.name_or_path or config.encoder_config.name_or_path or None
+        encoder = getattr(config, "encoder_config", config)
+        settings["encoder"] = config.name_or_path or encoder.name_or_path or None
         stated = {name: value for name, value in settings.items() if value is not None}
         return {**stated, **super().script_settings()}
 
