@@ -203,21 +203,13 @@ class ResumableTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """The Trainer's log; the last entry of a resumed run states the loss of all its steps."""
-        if "train_loss" in logs and (first := self._first_step):
-            total, n_new = (
-                self._total_loss_scalar,
-                self.state.global_step - first,
-            )  # of this session
-            history = [entry for entry in self.state.log_history if "loss" in entry]
-            earlier = [entry for entry in history if entry["step"] <= first]
-            before = total / n_new if n_new else 0.0  # where nothing was logged before
-            if earlier:
-                steps = [0, *(entry["step"] for entry in earlier)]
-                sums = (
-                    e["loss"] * (e["step"] - last) for e, last in zip(earlier, steps, strict=False)
-                )
-                before = sum(sums) / steps[-1]
-            logs["train_loss"] = (first * before + total) / self.state.global_step
+        history = [entry for entry in self.state.log_history if "loss" in entry]
+        earlier = [entry for entry in history if entry["step"] <= self._first_step]
+        if "train_loss" in logs and earlier:
+            steps = [0, *(entry["step"] for entry in earlier)]
+            sums = (e["loss"] * (e["step"] - last) for e, last in zip(earlier, steps, strict=False))
+            before = self._first_step * sum(sums) / steps[-1]
+            logs["train_loss"] = (before + self._total_loss_scalar) / self.state.global_step
         super().log(logs, start_time)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
