@@ -23,9 +23,9 @@ ALONE, FUSED = "alone", "with BM25"
 ROWS = {
     "BM25": (ALONE, "BM25"),
     "untouched": (ALONE, "untouched"),
-    "adapted": (ALONE, "adapt"),
+    "adapted": (ALONE, "adapt without dev queries"),
     "untouched, with BM25": (FUSED, "untouched"),
-    "adapted, with BM25": (FUSED, "adapt"),
+    "adapted, with BM25": (FUSED, "adapt without dev queries"),
 }
 # Markers and colours (Okabe and Ito's, which colour-blind people can tell apart) of the rows.
 STYLES = {
