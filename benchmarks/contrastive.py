@@ -25,8 +25,8 @@ from benchmarks.harness import (
     print_table,
 )
 from benchmarks.pretraining_text import prepare
+from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.pretraining.pretrain import pretrain
-from modeling_condenser.runs.run_folder import read_log
 
 _SIZES = {
     **{"layers": 4, "hidden": 256, "vocabulary": 8000, "max_length": 128},

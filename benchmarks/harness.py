@@ -20,8 +20,8 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
 from benchmarks.make_docstrings import find_package_roots, make_docstrings
 from modeling_condenser import CondenserConfig, CondenserForMaskedLM
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.model_files.model_folder import STARTER_FOLDER
-from modeling_condenser.runs.run_folder import describe_machine
+from modeling_condenser.files.models import STARTER_FOLDER
+from modeling_condenser.files.run_folder import describe_machine
 
 
 def make_parser(description: str | None, **sizes: int) -> argparse.ArgumentParser:

@@ -27,8 +27,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
-from modeling_condenser.runs.run_folder import whole_folder
-from modeling_condenser.runs.whole_files import write_json
+from modeling_condenser.files.atomic import atomic_folder, write_json
 
 STANDARD_LIBRARY = "python"
 PACKAGES = tuple(
@@ -92,7 +91,7 @@ def make_docstrings(out: Path, *, roots: Mapping[str, Path] | None = None) -> Pa
         progress = tqdm(parsed, total=len(sources), desc="docstrings", unit="file")
         rows = _drop_duplicates(chain.from_iterable(progress))
     kept = pd.DataFrame(rows, columns=["package", "name", "query", "passage"])
-    with whole_folder(out) as folder:
+    with atomic_folder(out) as folder:
         _write_collection(folder, kept)
         pairs, installed = Counter(kept["package"]), importlib.metadata.packages_distributions()
         versions = {n: importlib.metadata.version(installed[n][0]) for n in roots if n in installed}

@@ -21,7 +21,9 @@ from transformers import AutoTokenizer
 from benchmarks.harness import as_bert
 from modeling_condenser import masked_lm_from_encoder
 from modeling_condenser.encoder_parts import save_tokenizer
-from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.files.atomic import atomic_folder
+from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.run_folder import MODEL_FOLDER
 from modeling_condenser.publishing.card import CARD_FILE, CURVES_FILE, cite, training_section
 from modeling_condenser.publishing.provenance import (
     Stage,
@@ -30,7 +32,6 @@ from modeling_condenser.publishing.provenance import (
     write_provenance,
 )
 from modeling_condenser.publishing.training_log import draw_curves
-from modeling_condenser.runs.run_folder import MODEL_FOLDER, whole_folder
 
 WEIGHTS_FILE = "model.safetensors"
 MOST_ROWS = 25  # of the card's table of losses
@@ -87,7 +88,7 @@ def make_starter(runs: Sequence[Path], out: Path, *, corpus: Path, validation: P
         training=training_section(stages),
         citation=cite(stages),
     )
-    with whole_folder(out) as partial:
+    with atomic_folder(out) as partial:
         model.save_pretrained(partial)
         weights = load_file(partial / WEIGHTS_FILE)  # config.json still says float32
         halved = {name: tensor.half() for name, tensor in weights.items()}

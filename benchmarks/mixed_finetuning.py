@@ -25,10 +25,10 @@ from modeling_condenser.adaptation.vector_map import Teacher, select_queries
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.finetuning.data import load_training_data
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.retrieval.bm25 import Bm25
-from modeling_condenser.runs.recipe import fill
 
 TEACHER_TEMPERATURE, TEMPERATURE = MapSettings.teacher_temperature, MapSettings.temperature
 
@@ -42,7 +42,7 @@ def finetune_mixed(settings: Mapping[str, Any], embeddings: Path) -> str:
     recipe = FinetuningRecipe(**{k: v for k, v in settings.items() if k in names})
     training = {k: v for k, v in settings.items() if k not in names}
     training.pop("load_best_model_at_end")
-    [arguments] = fill(
+    [arguments] = parse_settings(
         {**training, "report_to": "none", "save_strategy": "no", "disable_tqdm": False},
         SentenceTransformerTrainingArguments,
     )

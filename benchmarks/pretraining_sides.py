@@ -40,7 +40,7 @@ from modeling_condenser import (
     masked_lm_from_encoder,
     packing,
 )
-from modeling_condenser.runs.recipe import is_bfloat16_fast
+from modeling_condenser.files.settings import is_bfloat16_fast
 
 IN_A_LOOP = ("paper", "plain", "ours", "bow")
 WITH_A_TRAINER = ("trainer", "pretense")

@@ -38,16 +38,16 @@ from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QUERIE
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.significance import compare, correct
 from modeling_condenser.evaluation.system_results import Evaluator, SystemResult
+from modeling_condenser.files.atomic import write_json
+from modeling_condenser.files.models import read_json
+from modeling_condenser.files.run_folder import MODEL_FOLDER, describe_machine
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.model_files.model_folder import read_json
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.fusion import choose_fusion
 from modeling_condenser.retrieval.runs import read_run, write_run
 from modeling_condenser.retrieval.systems import parse_system
-from modeling_condenser.runs.run_folder import MODEL_FOLDER, describe_machine
-from modeling_condenser.runs.whole_files import write_json
 
 from .mixed_finetuning import finetune_mixed
 

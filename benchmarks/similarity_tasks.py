@@ -31,10 +31,10 @@ from modeling_condenser.evaluation.similarity import (
     measure_similarity,
     read_items,
 )
+from modeling_condenser.files.settings import parse_value, read_recipe
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.publishing.markdown import p_in_words
 from modeling_condenser.retrieval.systems import System
-from modeling_condenser.runs.recipe import parse_value, read_recipe
 from modeling_condenser.study.results import mean_evaluation
 
 TASKS = {"stsb": ("graded_pairs", "Spearman"), "sections": ("triplets", "triplet accuracy")}

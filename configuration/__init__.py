@@ -1,1 +1,1 @@
-"""Recipes, data only: what a person edits. Read with `modeling_condenser.runs.recipe`."""
+"""Recipes, data only: what a person edits. Read with `modeling_condenser.files.settings`."""

@@ -19,12 +19,12 @@ from typing import Any, get_type_hints
 
 from yaml import YAMLError
 
-from modeling_condenser.runs.recipe import (
+from modeling_condenser.files.settings import (
     check_value,
-    fill,
     find_recipe,
     is_path,
     is_required,
+    parse_settings,
     parse_value,
     read_recipe,
     refuse_ambiguous,
@@ -96,7 +96,7 @@ class CommandLine:
                 plain.append(name)
         explained = (function.__doc__ or "").replace("Args:", "Attributes:")
         cls: Any = dataclasses.make_dataclass("_", fields, namespace={"__doc__": explained})
-        (filled,) = fill(self.read(cls, plain=plain), cls)
+        (filled,) = parse_settings(self.read(cls, plain=plain), cls)
         return function(**vars(filled))
 
 

@@ -27,22 +27,6 @@ TRAINER_HELP = """The trainer's main fields:
 All fields of transformers' TrainingArguments are accepted too."""
 
 
-def demo(line: "CommandLine") -> None:
-    """Pre-train, fine-tune and evaluate on medical questions, on a CPU, in minutes.
-
-    Trains the bundled encoder on the answers of a small collection: by plain MLM (the control), and
-    by the recommended objective, for equal tokens. Then measures both on held-out questions,
-    without labels and after fine-tuning on 512 labelled questions, alone and together with BM25,
-    and tests whether they differ. The same command continues an interrupted demo.
-    """
-    from modeling_condenser.study.recipe import StudyRecipe
-
-    settings = line.read(StudyRecipe)
-    from .demo import run
-
-    run(settings, command=shlex.join(["condenser", line.verb, *line.words]))
-
-
 def pretrain(line: "CommandLine") -> None:
     """Pre-train an encoder on your text; the same command continues an interrupted run.
 
@@ -73,7 +57,7 @@ def export(line: "CommandLine") -> None:
     condenser export runs/mine my-encoder
     condenser export runs/retriever/model my-retriever --onnx int8
     """
-    from modeling_condenser.model_files.model_folder import INT8_FILE
+    from modeling_condenser.files.models import INT8_FILE
     from modeling_condenser.publishing.export import export_encoder
 
     out = line.call(export_encoder, without=("contract",))
@@ -97,9 +81,9 @@ def finetune(line: "CommandLine") -> None:
     from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
     settings = line.read(FinetuningRecipe, TrainingArguments, further=TRAINER_HELP)
+    from modeling_condenser.files.contract import states_encoding
+    from modeling_condenser.files.models import find_model_folder
     from modeling_condenser.finetuning.finetune import finetune as train
-    from modeling_condenser.model_files.contract import states_encoding
-    from modeling_condenser.model_files.model_folder import find_model_folder
 
     folder = train(settings)
     print(f"retriever: {folder}")
@@ -187,8 +171,8 @@ def mine(line: "CommandLine") -> None:
 
     plain = ("system", "collection", "output_dir")
     settings = line.read(MiningRecipe, SearchSettings, plain=plain)
+    from modeling_condenser.files.run_folder import RUN_FILE
     from modeling_condenser.mining import mine as stage
-    from modeling_condenser.runs.run_folder import RUN_FILE
 
     file = stage.mine(**settings)
     facts = json.loads((file.parent / RUN_FILE).read_text())
@@ -251,13 +235,11 @@ def evaluate(line: "CommandLine") -> None:
 def search(line: "CommandLine") -> None:
     """Show the best passages for queries.
 
-    condenser search runs/demo "how do I sort a list"
     condenser search my-encoder my-collection "how do I sort a list" -k 10
     condenser search bm25 my-collection --json < questions.txt
 
-    The folder of a study or demo needs no collection. Without a query, queries are read from
-    standard input, one per line. The first search encodes the collection and stores the embeddings
-    where `condenser evaluate` does.
+    Without a query, queries are read from standard input, one per line. The first search encodes the
+    collection and stores the embeddings where `condenser evaluate` does.
     """
     from .search import run
 
@@ -282,24 +264,6 @@ def analyze(line: "CommandLine") -> None:
 
     table = stage.analyze(settings).to_string(line_width=100, float_format="{:.4f}".format)
     print(f"{table}\n\nreport: {settings['out']}/{stage.REPORT_FILE}")
-
-
-def study(line: "CommandLine") -> None:
-    """Compare starts, ways of training them and your system of today; continues if interrupted.
-
-    condenser study study/which-start --collection my-collection --systems today.trec \\
-        --output_dir runs/which-start
-
-    An arm that is added to the recipe later is trained by the next run; finished arms are kept.
-    """
-    from modeling_condenser.study.recipe import StudyRecipe
-
-    settings = line.read(StudyRecipe)
-    from modeling_condenser.study.study import run_study
-
-    command = shlex.join(["condenser", line.verb, *line.words])
-    print(run_study(settings, command=command))
-    print(f"\nreport: {settings.get('page') or settings['output_dir'] + '/results.md'}")
 
 
 def push(line: "CommandLine") -> None:
@@ -330,26 +294,6 @@ def _print_sizes(sizes: Mapping[str, int]) -> None:
     for path, size in sizes.items():
         print(f"{size:>14,} bytes  {path}")
     print(f"{sum(sizes.values()):>14,} bytes in {len(sizes)} files")
-
-
-def space(line: "CommandLine") -> None:
-    """Write a static search page of a collection, which runs in the browser; publish it as a Space.
-
-    condenser space runs/retriever/model my-collection my-page
-    condenser space runs/retriever/model my-collection my-page --push owner/my-search
-
-    The page compares BM25, the encoder and both together; transformers.js encodes the queries. View
-    it with `python -m http.server --directory my-page`.
-    """
-    from modeling_condenser.space.space import write_space
-
-    report = line.call(write_space, without=("token",))
-    _print_sizes(report.sizes)
-    if report.commit is None:
-        folder = shlex.quote(str(report.folder))
-        print(f"page: {report.folder}\nnext: python -m http.server --directory {folder}")
-    else:
-        print(f"pushed: {report.commit.commit_url}")
 
 
 def collect(line: "CommandLine") -> None:
@@ -384,6 +328,6 @@ COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
     function.__name__: function
     for function in (
         *(collect, search, evaluate, adapt, finetune, mine, pretrain, export),
-        *(analyze, study, encode, push, space, demo),
+        *(analyze, encode, push),
     )
 }

@@ -1,7 +1,6 @@
 """Search a collection for one query, or for many."""
 
 import contextlib
-import dataclasses
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,14 +20,12 @@ from modeling_condenser.collection.load import (
 )
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.collection.text_files import find_file, read_json
+from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.searchers import Searcher, open_searcher
 from modeling_condenser.retrieval.systems import as_folder, parse_systems
-from modeling_condenser.runs.recipe import check_least, fill, is_path
 
 from .command_line import CommandLine
-
-STUDY_FILE = "search.json"
 
 
 @dataclass(frozen=True)
@@ -36,9 +33,8 @@ class SearchFields:
     """The fields of `condenser search`.
 
     Attributes:
-        model: folder of a study, or a system: an encoder (MODEL,pooling=mean), bm25, or
-            hybrid:MODEL.
-        collection: folder or Hub name; not for a study.
+        model: a system: an encoder (MODEL,pooling=mean), bm25, or hybrid:MODEL.
+        collection: folder or Hub name.
         query: by default the lines of standard input.
         k: passages to show.
         json: print one JSON object a query, with `query` and `passages` (id, score, title, text,
@@ -48,7 +44,7 @@ class SearchFields:
     """
 
     model: str
-    collection: str | None = None
+    collection: str
     query: str | None = None
     k: int = 5
     json: bool = False
@@ -61,14 +57,7 @@ class SearchFields:
 
 def run(line: CommandLine) -> None:
     both = (SearchFields, SearchSettings)
-    fields, how = fill(line.read(*both, plain=("model", "collection", "query")), *both)
-    if is_path(f"{fields.model}/{STUDY_FILE}"):
-        fields = _read_study(fields)
-    if fields.collection is None:
-        raise ValueError(
-            f"{fields.model} is not the folder of a finished study (it has no {STUDY_FILE}): name a"
-            ' collection too, as in condenser search MODEL COLLECTION "query".'
-        )
+    fields, how = parse_settings(line.read(*both, plain=("model", "collection", "query")), *both)
     [system] = parse_systems([fields.model], how)
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
@@ -124,21 +113,6 @@ def _as_text(found: Sequence[dict[str, Any]]) -> str:
         lines.append(f"{rank}. {passage['id']}  ({passage['score']:.4g})  {title}".rstrip())
         lines.append(f"   {text[:160]}")
     return "\n".join(lines) or "nothing found"
-
-
-def _read_study(fields: SearchFields) -> SearchFields:
-    """Replace a study's folder by its model, collection and embeddings."""
-    folder, query = Path(fields.model), fields.collection
-    if fields.query is not None:
-        raise ValueError(f"{folder} is a study, which names its own collection: leave out {query}.")
-    named = json.loads((folder / STUDY_FILE).read_text())
-    return dataclasses.replace(
-        fields,
-        query=query,
-        model=str(folder / named["model"]),
-        collection=str(folder / named["collection"]),
-        embeddings=fields.embeddings or str(folder / named["embeddings"]),
-    )
 
 
 def _ask() -> Iterator[str]:

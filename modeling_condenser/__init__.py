@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from .publishing.export import export_encoder
     from .publishing.push import push
     from .retrieval.index import Index, Passage
-    from .space.space import write_space
 
 _NAMES = {
     ".adaptation.adapt": "adapt",
@@ -54,7 +53,6 @@ _NAMES = {
     ".pretraining.trainer": "CondenserTrainer",
     ".pretraining.warm_start": "condenser_from_encoder masked_lm_from_encoder",
     ".retrieval.index": "Index Passage",
-    ".space.space": "write_space",
 }
 
 

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "modeling_condenser"
 # Each room may import from those before it.
 ROOMS = (
-    "runs model_files publishing collection encoding training pretraining retrieval space mining "
-    "evaluation finetuning analysis adaptation study"
+    "files publishing collection encoding training pretraining retrieval mining "
+    "evaluation finetuning analysis adaptation"
 ).split()
 
 

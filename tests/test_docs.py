@@ -99,7 +99,7 @@ def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub, mon
     monkeypatch.setattr("modeling_condenser.publishing.push.find_opening_error", lambda _: None)
     commands = list(dict.fromkeys(line for page in PAGES for line in commands_of(page)))
     verbs = {shlex.split(command)[1] for command in commands}
-    assert verbs == set(COMMANDS) - {"demo", "study", "space"}
+    assert verbs == set(COMMANDS)
     for command in commands:
         words = shlex.split(command)
         assert main(words[1:]) == 0, (command, capsys.readouterr().err)
@@ -147,6 +147,6 @@ def test_all_that_the_readme_and_the_docs_name_exists():
             assert (page.parent / link).is_file(), (page, link)
         for module in re.findall(r"python -m (benchmarks\.\w+)", text):
             assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), (page, module)
-        kinds = "pretrain|finetune|adapt|mine|evaluate|study|analyze"
+        kinds = "pretrain|finetune|adapt|mine|evaluate|analyze"
         for recipe in re.findall(rf"`((?:{kinds})/[\w-]+)`", text):
             assert (ROOT / "configuration" / f"{recipe}.yaml").is_file(), (page, recipe)

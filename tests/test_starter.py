@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM
 
-from modeling_condenser.model_files.model_folder import resolve_encoder_name
+from modeling_condenser.files.models import resolve_encoder_name
 from modeling_condenser.publishing.provenance import read_provenance
 from modeling_condenser.publishing.push import find_refusals
 from modeling_condenser.retrieval.systems import parse_system

@@ -42,7 +42,7 @@ def test_an_installed_wheel_works_and_has_no_generic_names(tmp_path):
     printed = run(site / "bin" / "condenser", "--help", cwd=tmp_path, path=site)
     assert printed.startswith("usage: condenser VERB [RECIPE.yaml] [--field value ...]")
     code = (
-        "import modeling_condenser\nfrom modeling_condenser.runs.recipe import find_recipe\n"
+        "import modeling_condenser\nfrom modeling_condenser.files.settings import find_recipe\n"
         "from modeling_condenser import CondenserForPreTraining\n"
         "print(modeling_condenser.__file__)\nprint(find_recipe('pretrain/own-text'))"
     )

@@ -11,7 +11,6 @@ on the other kinds: queries of a kind that was trained on become better even whe
 become worse.
 """
 
-import hashlib
 import logging
 import shutil
 import time
@@ -42,28 +41,26 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
+from modeling_condenser.files.atomic import atomic_folder, read_json, write_json
+from modeling_condenser.files.contract import states_encoding
+from modeling_condenser.files.models import find_model_folder, module_paths
+from modeling_condenser.files.run_folder import (
+    MODEL_FOLDER,
+    check_run_folder,
+    claim_run_folder,
+    describe_machine,
+    hash_data,
+    record_run,
+)
+from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.finetuning.finetune import open_trainable
 from modeling_condenser.mining.hard_negatives import judged_positives
 from modeling_condenser.mining.miner import RelevanceScorer
-from modeling_condenser.model_files.contract import states_encoding
-from modeling_condenser.model_files.model_folder import find_model_folder, module_paths
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import ADAPTATION, Stage, publishable, read_provenance
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, search_exact_arrays
 from modeling_condenser.retrieval.fusion import FEWEST_QUERIES
-from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import (
-    MODEL_FOLDER,
-    START,
-    RunIdentity,
-    check_run_folder,
-    claim_run_folder,
-    describe_machine,
-    record_run,
-    whole_folder,
-)
-from modeling_condenser.runs.whole_files import read_json, write_json
 
 from .corpus import describe, read_passages
 from .cross_encoder import rescore
@@ -118,7 +115,7 @@ def adapt(settings: Mapping[str, Any]) -> Adaptation:
             run.
         FileNotFoundError: the model, the corpus or the file of queries does not exist.
     """
-    recipe, map_settings = fill(settings, AdaptationRecipe, MapSettings)
+    recipe, map_settings = parse_settings(settings, AdaptationRecipe, MapSettings)
     out = Path(recipe.output_dir)
     own = (out / EMBEDDINGS_FOLDER).resolve()
     if recipe.embeddings and Path(recipe.embeddings).resolve() == own:
@@ -126,31 +123,26 @@ def adapt(settings: Mapping[str, Any]) -> Adaptation:
             f"embeddings is {recipe.embeddings}, where the adapted model's vectors are written: "
             "name the folder of the start's vectors, or leave it out."
         )
-    defaults = {**asdict(AdaptationRecipe("", "", "")), **asdict(MapSettings())}
-    check_run_folder(out, RunIdentity(settings, defaults=defaults))
+    check_run_folder(out, settings)
     start = open_start(recipe)
     teacher = None if recipe.teacher is None else RelevanceScorer(recipe.teacher)
     passages = read_passages(recipe.corpus, start)
     queries, dev = collect_queries(recipe, passages), load_judges(recipe)
     if dev is None and len({query.kind for query in queries}) == 1:
         raise ValueError(_NO_JUDGES)
-    identity = RunIdentity(
-        settings,
-        {
-            START: start.fingerprint,
-            "passages_fingerprint": fingerprint_passages(passages),
-            "queries_sha256": hashlib.sha256(repr(queries).encode()).hexdigest(),
-            "dev_fingerprint": fingerprint_judgements(dev) if dev else "made queries",
-        },
-        defaults,
+    data = hash_data(
+        start.fingerprint,
+        fingerprint_passages(passages),
+        repr(queries),
+        fingerprint_judgements(dev) if dev else "made queries",
     )
-    claim_run_folder(out, identity)
+    claim_run_folder(out, settings, data)
     if (out / VERDICT_FILE).is_file():
         logger.info("%s is finished.", out)
         return read_adaptation(out)
     stored = Path(recipe.embeddings or out / START_EMBEDDINGS) / MANIFEST_FILE
     logger.info("%s.", describe(passages, start, seed=recipe.seed, is_encoded=stored.is_file()))
-    return _Adapter(recipe, map_settings, start, passages, queries, dev, teacher).run(identity)
+    return _Adapter(recipe, map_settings, start, passages, queries, dev, teacher).run()
 
 
 def open_start(recipe: AdaptationRecipe) -> Retriever:
@@ -240,7 +232,7 @@ class _Adapter:
     def ids(self) -> list[str]:
         return list(self.passages["_id"])
 
-    def run(self, identity: RunIdentity) -> Adaptation:
+    def run(self) -> Adaptation:
         started, out = time.perf_counter(), Path(self.recipe.output_dir)
         place = self.recipe.embeddings or out / START_EMBEDDINGS
         stored = encode_collection(self.start, self.passages, place)
@@ -254,7 +246,7 @@ class _Adapter:
         matrix, before, after = self.choose_map(training, teacher)
         verdict = self.verdict(after, before)
         is_adapted = verdict.outcome == "better" or self.recipe.keep_adapted
-        with whole_folder(out / MODEL_FOLDER) as folder:
+        with atomic_folder(out / MODEL_FOLDER) as folder:
             if is_adapted:
                 stage = self.as_stage(verdict, training.queries)
                 self.write(folder, [stage], torch.from_numpy(matrix))
@@ -266,7 +258,7 @@ class _Adapter:
         facts = {"verdict": verdict.to_dict(), "is_adapted": is_adapted}
         seconds = round(time.perf_counter() - started, 1)
         record = {"seed": self.recipe.seed, "train_seconds": seconds}
-        record_run(out, {**identity.fingerprints, **facts, **record})
+        record_run(out, {**facts, **record})
         write_json(out / VERDICT_FILE, facts)
         return Adaptation(out / MODEL_FOLDER, verdict, is_adapted)
 

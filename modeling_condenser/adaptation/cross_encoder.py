@@ -5,8 +5,8 @@ from itertools import islice
 
 from datasets import Dataset
 
+from modeling_condenser.files.progress import bar
 from modeling_condenser.mining.miner import RelevanceScorer
-from modeling_condenser.runs.progress import bar
 
 from .vector_map import TrainingQueries
 

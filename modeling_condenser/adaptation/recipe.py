@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from modeling_condenser.model_files.contract import Pooling
-from modeling_condenser.runs.recipe import check_least
+from modeling_condenser.files.contract import Pooling
+from modeling_condenser.files.settings import check_least
 
 from .queries import KINDS
 

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from modeling_condenser.files.progress import bar
 from modeling_condenser.retrieval.bm25 import Bm25
-from modeling_condenser.runs.progress import bar
 
 from .queries import FILE, JUDGED, Query
 from .recipe import MapSettings

@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 from datasets import Dataset, IterableDataset
 from jinja2 import Template
 from tqdm.auto import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
 
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.model_files.model_folder import find_model_folder
-from modeling_condenser.pretraining.documents import load_documents
-from modeling_condenser.publishing import provenance, training_log
-from modeling_condenser.publishing.card import write_card
-from modeling_condenser.publishing.markdown import escape
-from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import (
+from modeling_condenser.files.atomic import atomic_folder, read_json, write_json
+from modeling_condenser.files.models import find_model_folder
+from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
+    RECIPE_FILE,
     RUN_FILE,
     all_checkpoints,
     describe_machine,
     is_complete,
-    read_identity,
-    whole_folder,
 )
-from modeling_condenser.runs.whole_files import read_json, write_json
+from modeling_condenser.files.settings import parse_settings
+from modeling_condenser.pretraining.documents import load_documents
+from modeling_condenser.publishing import provenance, training_log
+from modeling_condenser.publishing.card import write_card
+from modeling_condenser.publishing.markdown import escape
 
 from .readiness import measure_model
 from .recipe import AnalysisRecipe, Measuring
@@ -57,7 +57,7 @@ def analyze(settings: Mapping[str, Any]) -> pd.DataFrame:
         FileNotFoundError: a model, the corpus or the collection does not exist.
         ValueError: a setting is wrong, or a model cannot be measured. Nothing is written.
     """
-    recipe, measuring = fill(settings, AnalysisRecipe, Measuring)
+    recipe, measuring = parse_settings(settings, AnalysisRecipe, Measuring)
     out = Path(recipe.out)
     if out.exists() and not (out / READINESS_FILE).is_file() and any(out.iterdir()):
         raise ValueError(f"{out} has other files: choose a new folder, or that of an analysis.")
@@ -101,8 +101,8 @@ def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | I
 
 def read_run_settings(folder: Path) -> dict[str, Any]:
     """The settings of a pre-training run; empty for another folder."""
-    identity = read_identity(folder)
-    settings = dict(identity.settings) if identity else {}
+    file = folder / RECIPE_FILE
+    settings = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return settings if settings.keys() >= {"encoder", "corpus"} else {}  # unlike an adaptation's
 
 
@@ -165,7 +165,7 @@ def write_analysis(
     )
     settings = provenance.publishable(asdict(sample.measuring))
     facts = {"settings": settings, "measured_on": sample.facts(), **describe_machine()}
-    with whole_folder(out) as partial:
+    with atomic_folder(out) as partial:
         for name, content in pictures.items():
             (partial / name).write_bytes(content)
         (partial / REPORT_FILE).write_text(f"# Readiness\n\n{report}\n", "utf-8")

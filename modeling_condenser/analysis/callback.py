@@ -14,11 +14,11 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from transformers import Trainer, TrainerCallback
 from transformers.integrations.fsdp import is_fsdp_enabled
 
+from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.publishing.training_log import is_readiness, titled_measures
-from modeling_condenser.runs.recipe import fill
 
 from .readiness import measure_checkpoint
 from .recipe import MeasuringWhileTraining
@@ -127,8 +127,8 @@ def readiness_callbacks(
     if settings.get("readiness") is None:
         return []
     names = settings.keys() & {"encoder", "corpus", "readiness"}
-    (recipe,) = fill({name: settings[name] for name in names}, PretrainingRecipe)
-    (measuring,) = fill(recipe.readiness, MeasuringWhileTraining)
+    (recipe,) = parse_settings({name: settings[name] for name in names}, PretrainingRecipe)
+    (measuring,) = parse_settings(recipe.readiness, MeasuringWhileTraining)
     documents = load_documents(recipe.corpus)
     sample = Sample.choose(measuring, documents)
 

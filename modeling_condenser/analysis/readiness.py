@@ -20,17 +20,17 @@ from modeling_condenser.encoding.batches import make_batches, tokenize_texts
 from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.small import measure_small
+from modeling_condenser.files import models
+from modeling_condenser.files.contract import EncodingContract, Similarity, states_encoding
+from modeling_condenser.files.progress import show_bars
+from modeling_condenser.files.settings import read_recipe
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.model_files import model_folder
-from modeling_condenser.model_files.contract import EncodingContract, Similarity, states_encoding
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys
 from modeling_condenser.pretraining.data import with_keys
 from modeling_condenser.pretraining.probe import probe
 from modeling_condenser.publishing.training_log import PREFIX
-from modeling_condenser.runs.progress import show_bars
-from modeling_condenser.runs.recipe import read_recipe
 
 from .recipe import Measuring
 from .sample import Sample
@@ -44,13 +44,13 @@ def measure_model(name: str | Path, sample: Sample) -> dict[str, float]:
 
     If the files of an encoder do not state its pooling, it is CLS.
     """
-    folder = model_folder.find_model_folder(name)
-    if not model_folder.is_checkpoint(folder):
+    folder = models.find_model_folder(name)
+    if not models.is_checkpoint(folder):
         return measure_retriever(_open(folder, sample.measuring.max_length), sample)
-    classes = model_folder.read_config(folder).get("architectures", ())
+    classes = models.read_config(folder).get("architectures", ())
     is_plain = CondenserForMaskedLM.__name__ in classes
     opened: Any = CondenserForMaskedLM if is_plain else CondenserForPreTraining
-    with model_folder.quiet_loading():
+    with models.quiet_loading():
         model = opened.from_pretrained(folder)
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer, similarity = AutoTokenizer.from_pretrained(folder), stated_similarity(folder)
@@ -137,7 +137,7 @@ def exported(
     contract = _shortened(contract, longest)
     contract = replace(contract, similarity=similarity or contract.similarity)
     with tempfile.TemporaryDirectory(prefix="condenser-readiness-") as scratch:
-        with model_folder.quiet_loading():
+        with models.quiet_loading():
             model.save_encoder(scratch, tokenizer=tokenizer, contract=asdict(contract))
         yield Retriever(scratch, device=encoder.device)
 

@@ -12,10 +12,9 @@ from typing import IO, Any
 
 import regex  # type: ignore[import-untyped]
 
-from modeling_condenser.model_files.model_folder import find_model_folder, module_paths, read_json
+from modeling_condenser.files.atomic import atomic_folder, write_json
+from modeling_condenser.files.models import find_model_folder, module_paths, read_json
 from modeling_condenser.publishing.markdown import as_list
-from modeling_condenser.runs.run_folder import whole_folder
-from modeling_condenser.runs.whole_files import write_json
 
 from .beir import CORPUS_FILE, QUERIES_FILE
 from .document_files import (
@@ -90,7 +89,7 @@ def collect(
     columns = (*text_columns, *TEXT_COLUMNS)
     reader = FileReader(done, columns, title_column, id_column, encoding)
     read_labels = Labels.read(Path(labels), label_columns or {}, encoding) if labels else None
-    with whole_folder(target) as folder:
+    with atomic_folder(target) as folder:
         with (folder / CORPUS_FILE).open("w", encoding="utf-8") as corpus:
             documents, stated = _write_passages(corpus, reader.read(files), cut, done)
         named = {*text_columns, title_column, id_column} - {"", "title", "_id"}

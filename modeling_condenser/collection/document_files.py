@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from bs4 import BeautifulSoup, NavigableString, Tag
 from markdown_it import MarkdownIt
 
-from modeling_condenser.runs.progress import bar
+from modeling_condenser.files.progress import bar
 
 from .text_files import decode_file, join_halves, plain_ending, read_any_rows
 

@@ -9,9 +9,9 @@ from types import ModuleType
 
 from datasets import Dataset
 
-from modeling_condenser.model_files.model_folder import fetch, split_revision
+from modeling_condenser.files.models import fetch, split_revision
+from modeling_condenser.files.settings import refuse_ambiguous
 from modeling_condenser.publishing.provenance import hub_name
-from modeling_condenser.runs.recipe import refuse_ambiguous
 
 from . import beir, dpr, msmarco
 from .collection import Collection, build_collection, keep_queries

@@ -24,10 +24,9 @@ import pyarrow.parquet as pq
 from datasets import Dataset
 
 from modeling_condenser.collection.passages import iterate_rows
-from modeling_condenser.model_files.model_folder import read_json
-from modeling_condenser.runs.progress import bar
-from modeling_condenser.runs.run_folder import restore_folder, whole_folder
-from modeling_condenser.runs.whole_files import whole_file, write_json
+from modeling_condenser.files.atomic import atomic_file, atomic_folder, write_json
+from modeling_condenser.files.models import read_json
+from modeling_condenser.files.progress import bar
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
 _HASH = "text_hash"  # a column; "hash", of older versions, was also of the id
@@ -78,7 +77,6 @@ class Embeddings:
         Raises:
             FileNotFoundError: it holds none, or `complete` is true and shards are missing.
         """
-        restore_folder(Path(folder))  # if an update was killed
         manifest = read_json(Path(folder) / MANIFEST_FILE, None)
         if manifest is None:
             raise FileNotFoundError(
@@ -101,7 +99,7 @@ class Embeddings:
             raise FileExistsError(f"{self.folder} is not empty: name a new folder.")
         manifest = asdict(self)
         del manifest["folder"]
-        with whole_folder(self.folder) as partial:
+        with atomic_folder(self.folder) as partial:
             table = pa.table({"_id": ids} | ({} if hashes is None else {_HASH: hashes}))
             pf.write_feather(table, partial / IDS_FILE, compression="uncompressed")
             write_json(partial / MANIFEST_FILE, manifest)
@@ -116,7 +114,7 @@ class Embeddings:
         return [i for i in range(len(self.shards)) if not self._file(i).is_file()]
 
     def write_shard(self, shard: int, vectors: np.ndarray) -> None:
-        with whole_file(self._file(shard)) as file:
+        with atomic_file(self._file(shard)) as file:
             np.save(file, np.ascontiguousarray(vectors))
 
     def _file(self, shard: int) -> Path:
@@ -250,7 +248,7 @@ def write_table(embeddings: Embeddings, folder: str | Path, *, passages: Dataset
     table = pa.table({**columns, "title": texts["title"], "text": texts["text"]})
     size = max(_BYTES_A_TABLE // (4 * dimension), 1)
     firsts = range(0, table.num_rows, size)
-    with whole_folder(folder) as partial:
+    with atomic_folder(folder) as partial:
         for i, first in enumerate(bar(firsts, "table", unit="file")):
             file = partial / f"data-{i:05d}-of-{len(firsts):05d}.parquet"
             part = table.slice(first, size)

@@ -22,10 +22,10 @@ import torch
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import fingerprint_passages
-from modeling_condenser.model_files.model_folder import read_json
-from modeling_condenser.runs.progress import bar, show_bars
-from modeling_condenser.runs.run_folder import describe_machine, replace_folder, restore_folder
-from modeling_condenser.runs.whole_files import write_json
+from modeling_condenser.files.atomic import replace_folder, write_json
+from modeling_condenser.files.models import read_json
+from modeling_condenser.files.progress import bar, show_bars
+from modeling_condenser.files.run_folder import describe_machine
 
 from .embeddings import MANIFEST_FILE, RECORD_FILE, Embeddings, hash_passages, id_column
 from .opening import check_devices
@@ -94,7 +94,6 @@ def encode_collection(
     sixteenth = -(-len(passages) // 16)  # so that workers have shards to share
     size = min(8192, max(256, sixteenth)) if shard_size is None else shard_size
     wanted = _describe(retriever, passages, Path(folder), shard_size=size)
-    restore_folder(wanted.folder)
     if (wanted.folder / MANIFEST_FILE).is_file():
         earlier = Embeddings.open(wanted.folder, complete=False)
         if earlier.retriever == wanted.retriever and earlier.passages != wanted.passages:
@@ -251,7 +250,6 @@ def claim_folder(
 
     Raises a ValueError if the folder holds other passages.
     """
-    restore_folder(Path(folder))  # if an update was killed
     return _claim(_describe(retriever, passages, Path(folder), shard_size=shard_size), passages)
 
 

@@ -27,7 +27,8 @@ from transformers import AutoModel
 
 from modeling_condenser import register_auto_classes
 from modeling_condenser.encoder_parts import n_positions
-from modeling_condenser.model_files.contract import (
+from modeling_condenser.files.atomic import checksum_file
+from modeling_condenser.files.contract import (
     CONTRACT_FILE,
     UNLIMITED,
     EncodingContract,
@@ -35,7 +36,7 @@ from modeling_condenser.model_files.contract import (
     Similarity,
     choose_prompts,
 )
-from modeling_condenser.model_files.model_folder import (
+from modeling_condenser.files.models import (
     CONFIG_FILE,
     DENSE_FOLDER,
     INT8_FILE,
@@ -48,8 +49,7 @@ from modeling_condenser.model_files.model_folder import (
     read_config,
     read_json,
 )
-from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.whole_files import checksum_file
+from modeling_condenser.files.settings import parse_settings
 
 from .embeddings import Dtype
 from .onnx_encoder import OnnxEncoder
@@ -82,7 +82,9 @@ def open_encoder(
         Its folder, its modules in evaluation mode, and its contract. A pooling that is not in
         `Pooling`, such as "weightedmean" or "cls+mean", can be used but not saved.
     """
-    fill({"query_max_length": 1, "passage_max_length": 1, **stated}, EncodingContract)  # checks
+    parse_settings(
+        {"query_max_length": 1, "passage_max_length": 1, **stated}, EncodingContract
+    )  # checks
     if dtype not in get_args(Dtype):
         raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(get_args(Dtype))}.")
     place = None if device is None else str(device)

@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 
 from modeling_condenser.collection.chunks import rows_a_read
 from modeling_condenser.encoder_parts import n_positions
-from modeling_condenser.runs.progress import bar
+from modeling_condenser.files.progress import bar
 
 from .batches import LENGTH_MULTIPLE, Tokens, accept_packed, make_batches, tokenize_texts
 from .embeddings import Dtype, Embeddings, check_vectors, find_best

@@ -48,7 +48,7 @@ def _measure(model: str, **settings: Any) -> dict[str, Any]:
     import torch
 
     from modeling_condenser.encoding.retriever import Retriever
-    from modeling_condenser.runs.run_folder import describe_machine
+    from modeling_condenser.files.run_folder import describe_machine
 
     before = psutil.Process().memory_info().rss  # the libraries are imported, no model is loaded
     retriever = Retriever(model, **settings)

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_dev, load_reported
+from modeling_condenser.files.progress import show_bars
+from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.publishing.card import PLACEHOLDER
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import (
@@ -25,8 +27,6 @@ from modeling_condenser.retrieval.systems import (
     parse_systems,
     system_text,
 )
-from modeling_condenser.runs.progress import show_bars
-from modeling_condenser.runs.recipe import check_least, fill
 
 from .cost import measure_cost
 from .measures import check_measures
@@ -120,7 +120,7 @@ def evaluate(
     settings |= {"systems": list_systems(systems), "collection": collection, "split": split}
     settings |= {"measures": measures, "output_dir": output_dir}
     settings["baseline"] = baseline and system_text(baseline)
-    recipe, search = fill(settings, EvaluationRecipe, SearchSettings)
+    recipe, search = parse_settings(settings, EvaluationRecipe, SearchSettings)
     words = [recipe.baseline, *recipe.systems] if recipe.baseline else recipe.systems
     parsed, out, loaded = parse_systems(words, search), Path(recipe.output_dir), None
     exports = [system.model for system in parsed if system.is_export]

@@ -20,10 +20,10 @@ from jinja2 import Environment, Template
 from markdown_it import MarkdownIt  # transformers needs typer, which needs rich, which needs this
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
+from modeling_condenser.files.atomic import checksum_file, read_json, write_json
+from modeling_condenser.files.run_folder import describe_machine
 from modeling_condenser.publishing import markdown
 from modeling_condenser.publishing.markdown import counted, p_in_words
-from modeling_condenser.runs.run_folder import describe_machine
-from modeling_condenser.runs.whole_files import checksum_file, read_json, write_json
 
 from .answer_types import group_queries
 from .changed_queries import find_changed

@@ -22,7 +22,8 @@ from modeling_condenser.collection.collection import (
     fingerprint_passages,
 )
 from modeling_condenser.collection.passages import find_rows
-from modeling_condenser.model_files.model_folder import split_revision
+from modeling_condenser.files.atomic import write_json
+from modeling_condenser.files.models import split_revision
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import EvaluationResult, add_result, hub_name
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
@@ -37,7 +38,6 @@ from modeling_condenser.retrieval.runs import (
 )
 from modeling_condenser.retrieval.searchers import Searcher, StoredRun, open_searcher
 from modeling_condenser.retrieval.systems import BM25, System, as_folder
-from modeling_condenser.runs.whole_files import write_json
 
 from .measures import Evaluation, evaluate_run
 from .significance import correct

@@ -32,13 +32,13 @@ from modeling_condenser.collection.passages import (
     titles_and_texts,
 )
 from modeling_condenser.collection.text_files import load_hub_rows, match_paths, read_rows
+from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.mining.hard_negatives import (
     HardNegatives,
     KnownPassages,
     judged_positives,
     read_hard_negatives,
 )
-from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.pretraining.counter_random import EpochKeys, uniforms
 
 from .recipe import FinetuningRecipe

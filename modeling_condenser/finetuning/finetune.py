@@ -31,14 +31,14 @@ from modeling_condenser.encoder_parts import freeze_pooler
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.files.contract import Pooling
+from modeling_condenser.files.models import find_model_folder, is_checkpoint
+from modeling_condenser.files.run_folder import all_checkpoints
 from modeling_condenser.mining.hard_negatives import judged_positives
-from modeling_condenser.model_files.contract import Pooling
-from modeling_condenser.model_files.model_folder import find_model_folder, is_checkpoint
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, read_provenance
-from modeling_condenser.runs.run_folder import START, all_checkpoints
 from modeling_condenser.training.run import run_training, scale_learning_rate
-from modeling_condenser.training.trainer import ResumableTrainer
+from modeling_condenser.training.trainer import START, ResumableTrainer
 
 from .best import METRIC, DevRanking, KeepBest
 from .contrast import MaskedContrast

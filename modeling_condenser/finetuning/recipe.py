@@ -3,9 +3,9 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from modeling_condenser.model_files.contract import EncodingContract, Pooling, Similarity
+from modeling_condenser.files.contract import EncodingContract, Pooling, Similarity
+from modeling_condenser.files.settings import check_least
 from modeling_condenser.pretraining.arguments import check_objective
-from modeling_condenser.runs.recipe import check_least
 
 Objective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]
 

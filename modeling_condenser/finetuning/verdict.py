@@ -8,9 +8,9 @@ from typing import Any
 
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.verdict import judge
+from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import read_provenance, write_provenance
-from modeling_condenser.runs.recipe import fill
 
 from .finetune import keep_similarity, load_dev_queries, open_trainable
 from .recipe import FinetuningRecipe
@@ -37,7 +37,7 @@ def judge_finetuned(settings: Mapping[str, Any], folder: Path) -> str | None:
         )
         return None
     names = FinetuningRecipe.__annotations__.keys() & settings.keys()
-    (recipe,) = fill({name: settings[name] for name in names}, FinetuningRecipe)
+    (recipe,) = parse_settings({name: settings[name] for name in names}, FinetuningRecipe)
     start = open_trainable(recipe.encoder, keep_similarity(recipe).contract_changes)
     judged = judge(start, Retriever(folder), dev)
     if own.run.get("best_step"):

@@ -27,19 +27,19 @@ from modeling_condenser.collection.collection import (
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.encoding.encode import local_device
+from modeling_condenser.files.atomic import atomic_file, write_json
+from modeling_condenser.files.progress import bar, show_bars
+from modeling_condenser.files.run_folder import (
+    check_run_folder,
+    claim_run_folder,
+    hash_data,
+    read_run,
+    record_run,
+)
+from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.searchers import StoredRun, open_searcher
 from modeling_condenser.retrieval.systems import SystemLike, parse_systems, system_text
-from modeling_condenser.runs.progress import bar, show_bars
-from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import (
-    RUN_FILE,
-    RunIdentity,
-    check_run_folder,
-    claim_run_folder,
-    record_run,
-)
-from modeling_condenser.runs.whole_files import whole_file, write_json
 
 from .hard_negatives import judged_positives, read_hard_negatives
 from .miner import Miner, RelevanceScorer
@@ -85,9 +85,9 @@ def mine(
         FileNotFoundError: the system, the collection or the cross-encoder is missing.
     """
     settings |= {"system": system_text(system), "collection": collection, "output_dir": output_dir}
-    recipe, search = fill(settings, MiningRecipe, SearchSettings)
+    recipe, search = parse_settings(settings, MiningRecipe, SearchSettings)
     folder = Path(recipe.output_dir)
-    check_run_folder(folder, RunIdentity(settings))
+    check_run_folder(folder, settings)
     started = time.perf_counter()
     loaded = load_collection(recipe.collection, split=recipe.split)
     labelled = _find_labelled(recipe, loaded)
@@ -103,9 +103,9 @@ def mine(
     # The fusion of a hybrid system is chosen on the dev queries.
     dev = load_dev(recipe.collection, judged=recipe.split) if parsed.kind == "hybrid" else None
     identity |= {"dev_fingerprint": fingerprint_judgements(dev)} if dev else {}
-    claim_run_folder(folder, RunIdentity(settings, identity))
+    claim_run_folder(folder, settings, hash_data(identity))
     negatives = folder / NEGATIVES_FILE
-    if (folder / RUN_FILE).is_file():
+    if "negatives" in read_run(folder):
         logger.info("%s is finished.", folder)
         return negatives
 
@@ -122,7 +122,7 @@ def mine(
         miner = Miner(recipe, loaded, searcher, PassageIndex(loaded.passages), scorer)
         dropped = _mine_windows(miner, labelled, folder / f"windows-{digest}")
     if recipe.with_text:
-        with whole_file(folder / EXAMPLES_FILE) as examples:
+        with atomic_file(folder / EXAMPLES_FILE) as examples:
             examples.writelines(map(str.encode, miner.examples(read_hard_negatives(negatives))))
     sizes = [len(mined.negative_ids) for mined in read_hard_negatives(negatives)]
     if n_empty := sizes.count(0):
@@ -171,7 +171,7 @@ def _mine_windows(
     dropped = Counter[str]()
     windows.mkdir(exist_ok=True)
     starts = range(0, len(labelled), QUERIES_A_WINDOW)
-    with whole_file(windows.parent / NEGATIVES_FILE) as joined:
+    with atomic_file(windows.parent / NEGATIVES_FILE) as joined:
         for start in bar(starts, "mining", unit="window"):
             file = windows / f"{start}.json"
             if not file.is_file():

@@ -18,7 +18,7 @@ from sentence_transformers import CrossEncoder
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.collection.passages import PassageIndex
-from modeling_condenser.model_files.model_folder import find_model_folder
+from modeling_condenser.files.models import find_model_folder
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.retrieval.runs import rank_passages
 from modeling_condenser.retrieval.searchers import Searcher

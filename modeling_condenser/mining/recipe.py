@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from modeling_condenser.runs.recipe import check_least
+from modeling_condenser.files.settings import check_least
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from transformers import TrainingArguments
 
-from modeling_condenser.runs.recipe import check_least, check_value
+from modeling_condenser.files.settings import check_least, check_value
 
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
 Pooling = Literal["cls", "mean"]

@@ -27,7 +27,7 @@ from modeling_condenser.collection.text_files import (
     match_paths,
     read_rows,
 )
-from modeling_condenser.runs.recipe import check_least, fill
+from modeling_condenser.files.settings import check_least, parse_settings
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def read_sources(corpus: Any) -> list[Source]:
         return [source for part in corpus for source in read_sources(part)]
     if isinstance(corpus, Source):
         return [corpus]
-    return list(fill(corpus if isinstance(corpus, Mapping) else {"path": corpus}, Source))
+    return list(parse_settings(corpus if isinstance(corpus, Mapping) else {"path": corpus}, Source))
 
 
 def load_documents(corpus: Any) -> Dataset:

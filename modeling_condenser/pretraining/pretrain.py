@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 
-from modeling_condenser.model_files.model_folder import CONFIG_FILE, fetch
+from modeling_condenser.files.models import CONFIG_FILE, fetch
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
 from modeling_condenser.training.run import run_training, scale_learning_rate
 

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 from modeling_condenser.configuration_condenser import POOLINGS
 from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.model_files.model_folder import (
+from modeling_condenser.files.models import (
     MODULES_CONFIG_FILE,
     MODULES_FILE,
     find_model_folder,

@@ -13,8 +13,7 @@ from transformers.trainer_utils import TrainOutput
 from modeling_condenser.losses import IGNORE_INDEX, bag_sizes
 from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.publishing import provenance
-from modeling_condenser.runs.run_folder import START
-from modeling_condenser.training.trainer import ResumableTrainer
+from modeling_condenser.training.trainer import START, ResumableTrainer
 
 from .arguments import CONTRASTIVE, HEAD_SETTINGS, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches
@@ -287,7 +286,7 @@ class CondenserTrainer(ResumableTrainer):
         """Save the model, with its provenance beside it."""
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
-            before = provenance.read_start(self.identity.settings.get("encoder", ""))
+            before = provenance.read_start(self.run_settings.get("encoder", ""))
             stages = [*before, self.describe_run(provenance.PRETRAINING)]
             provenance.write_provenance(Path(output_dir or str(self.args.output_dir)), stages)
 

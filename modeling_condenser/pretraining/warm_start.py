@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
 from modeling_condenser.encoder_parts import find_layers, freeze_pooler, n_positions
-from modeling_condenser.model_files.model_folder import (
+from modeling_condenser.files.models import (
     find_model_folder,
     quiet_loading,
     refuse_kernels,

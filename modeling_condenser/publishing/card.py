@@ -15,10 +15,10 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from jinja2 import Template
 
-from modeling_condenser.model_files.contract import CONTRACT_FILE, EncodingContract
-from modeling_condenser.model_files.model_folder import STARTER_TITLE, is_checkpoint, read_config
-from modeling_condenser.runs.run_folder import MODEL_FOLDER
-from modeling_condenser.runs.whole_files import whole_file
+from modeling_condenser.files.atomic import atomic_file
+from modeling_condenser.files.contract import CONTRACT_FILE, EncodingContract
+from modeling_condenser.files.models import STARTER_TITLE, is_checkpoint, read_config
+from modeling_condenser.files.run_folder import MODEL_FOLDER
 
 from . import markdown, training_log
 from .provenance import (
@@ -124,7 +124,7 @@ def write_card(
     )
     files = {**pictures, CARD_FILE: str(card).rstrip().encode() + b"\n"}
     for file_name, content in files.items():
-        with whole_file(folder / file_name) as file:
+        with atomic_file(folder / file_name) as file:
             file.write(content)
 
 

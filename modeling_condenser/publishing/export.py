@@ -14,17 +14,17 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import write_encoder
-from modeling_condenser.model_files.contract import EncodingContract
-from modeling_condenser.model_files.model_folder import (
+from modeling_condenser.files.atomic import atomic_folder, read_json, write_json
+from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.models import (
     DENSE_FOLDER,
     MODULES_FILE,
     find_model_folder,
     is_checkpoint,
     quiet_loading,
 )
+from modeling_condenser.files.run_folder import DATA
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
-from modeling_condenser.runs.run_folder import RunIdentity, fingerprints_of, whole_folder
-from modeling_condenser.runs.whole_files import read_json, write_json
 
 from .card import CARD_FILE, write_card
 from .onnx_graph import add_int8
@@ -67,7 +67,7 @@ def export_encoder(
             f"{checkpoint} is not a pre-training checkpoint, so there is nothing to export: name a"
             " run folder of `condenser pretrain`, use the model as it is, or add --onnx int8."
         )
-    with quiet_loading(), whole_folder(out) as partial:
+    with quiet_loading(), atomic_folder(out) as partial:
         if not is_checkpoint(source):
             shutil.copytree(source, partial, dirs_exist_ok=True)
         else:
@@ -92,24 +92,18 @@ def _write_backbone(folder: Path, source: Path, contract: EncodingContract | Non
 def _check_replaceable(out: Path, new: Path) -> None:
     """Raise a ValueError unless a folder is new or empty, or an export of the same run alone."""
     there = {file.name for file in out.glob("*")}
-    then, now = ([_identity(stage) for stage in read_provenance(f)] for f in (out, new))
-    if there and (EVALUATION_SCRIPT not in there or not then or len(then) != len(now)):
+    then, now = (
+        [(stage.name, stage.recipe, stage.run.get(DATA)) for stage in read_provenance(f)]
+        for f in (out, new)
+    )
+    if there and (EVALUATION_SCRIPT not in there or then != now):
         raise ValueError(f"{out} is not empty and not an export of this run: name another folder.")
-    pairs = zip(now, then, strict=False)
-    if changed := [change for stage, earlier in pairs for change in stage.differences(earlier)]:
-        raise ValueError(
-            f"{out} is an export of another run ({', '.join(changed)}): name another folder."
-        )
     made = {file.name for file in new.iterdir()} | {RESULTS_FILE, RUNS_FOLDER}
     if others := sorted(there - made):
         raise ValueError(
             f"{out} also holds {', '.join(others)}, which a new export would remove: move it, or "
             "name another folder."
         )
-
-
-def _identity(stage: Stage) -> RunIdentity:
-    return RunIdentity({"stage": stage.name, **stage.recipe}, fingerprints_of(stage.run))
 
 
 def write_repository(

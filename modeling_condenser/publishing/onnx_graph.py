@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from modeling_condenser.model_files.model_folder import INT8_FILE
+from modeling_condenser.files.models import INT8_FILE
 
 
 def export_graph(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], output: str) -> Any:

@@ -17,14 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from modeling_condenser.model_files.model_folder import (
+from modeling_condenser.files.atomic import atomic_file, checksum_file, read_json, write_json
+from modeling_condenser.files.models import (
     STARTER,
     STARTER_FOLDER,
     STARTER_TITLE,
     find_weights,
 )
-from modeling_condenser.runs.run_folder import describe_machine
-from modeling_condenser.runs.whole_files import checksum_file, read_json, whole_file, write_json
+from modeling_condenser.files.run_folder import describe_machine
 
 from .training_log import readiness_entries, thin_log
 
@@ -204,7 +204,7 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
     if run_file is not None:
         name = f"{RUNS_FOLDER}/{result.key}.trec.gz"
         (folder / RUNS_FOLDER).mkdir(exist_ok=True)
-        with whole_file(folder / name) as file:
+        with atomic_file(folder / name) as file:
             file.write(gzip.compress(run_file.read_bytes(), mtime=0))
         result = replace(result, run={"file": name, "sha256": checksum_file(run_file)})
     results[result.key] = result
@@ -212,5 +212,5 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
         {name: value for name, value in asdict(each).items() if value or name == "source"}
         for each in results.values()
     ]
-    with whole_file(folder / RESULTS_FILE) as file:  # the first measure is the main one
+    with atomic_file(folder / RESULTS_FILE) as file:  # the first measure is the main one
         file.write(f"{json.dumps(contents, indent=2)}\n".encode())

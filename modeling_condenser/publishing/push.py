@@ -17,10 +17,10 @@ from huggingface_hub import CommitInfo, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import validate_repo_id
 
-from modeling_condenser.model_files.contract import CONTRACT_FILE
-from modeling_condenser.model_files.model_folder import CONFIG_FILE, find_weights
-from modeling_condenser.runs.run_folder import MODEL_FOLDER, TRAINING_STATE
-from modeling_condenser.runs.whole_files import read_json
+from modeling_condenser.files.atomic import read_json
+from modeling_condenser.files.contract import CONTRACT_FILE
+from modeling_condenser.files.models import CONFIG_FILE, find_weights
+from modeling_condenser.files.run_folder import MODEL_FOLDER
 
 from .card import CARD_FILE, read_card, read_contract, write_card
 from .licenses import LICENSES
@@ -30,6 +30,9 @@ from .provenance import SECRET
 # The base error of the HTTP library.
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 # Weights of an earlier commit that would be loaded beside the new ones, and the training's state.
+# Of a training, which a published model does not need.
+TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json".split()
+TRAINING_STATE += ["training_args.bin"]
 STALE = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*", *TRAINING_STATE)
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
 _PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())

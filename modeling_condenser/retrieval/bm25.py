@@ -16,7 +16,7 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.collection.passages import iterate_rows
 from modeling_condenser.encoding.embeddings import id_column
-from modeling_condenser.runs.progress import bar
+from modeling_condenser.files.progress import bar
 
 from .indices import build_once
 from .runs import Run, cut_run

@@ -14,8 +14,8 @@ import faiss
 import numpy as np
 
 from modeling_condenser.encoding.embeddings import Dtype, Embeddings, check_vectors, find_best
-from modeling_condenser.runs.progress import bar
-from modeling_condenser.runs.recipe import check_least
+from modeling_condenser.files.progress import bar
+from modeling_condenser.files.settings import check_least
 
 from .indices import BinaryIndex, Precision
 from .milvus import MilvusIndex

@@ -32,11 +32,10 @@ from modeling_condenser.collection.passages import (
     iterate_rows,
 )
 from modeling_condenser.collection.sentences import sentence_starts
-from modeling_condenser.model_files.model_folder import read_json
-from modeling_condenser.runs.progress import show_bars
-from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import whole_folder
-from modeling_condenser.runs.whole_files import whole_file, write_json
+from modeling_condenser.files.atomic import atomic_file, atomic_folder, write_json
+from modeling_condenser.files.models import read_json
+from modeling_condenser.files.progress import show_bars
+from modeling_condenser.files.settings import parse_settings
 
 from .dense import DenseSearcher, SearchSettings
 from .fusion import FUSIONS
@@ -121,7 +120,7 @@ class Index:
             ValueError: a setting or a passage does not fit.
             FileExistsError: the folder holds something else.
         """
-        [search] = fill(settings, SearchSettings)
+        [search] = parse_settings(settings, SearchSettings)
         [parsed] = parse_systems([system], search)
         if parsed.kind == "run":
             raise ValueError(f"{parsed.model} is a run file, which cannot answer a new query.")
@@ -148,14 +147,14 @@ class Index:
         content = read_json(Path(folder) / INDEX_FILE, None)
         if content is None:
             raise FileNotFoundError(f"{folder} holds no complete index: use Index.build first.")
-        [settings] = fill(content["settings"], SearchSettings)
+        [settings] = parse_settings(content["settings"], SearchSettings)
         [system] = parse_systems([content["system"]], settings)
         return cls(Path(folder).resolve(), system, settings)
 
     def save(self, folder: str | Path) -> None:
         """Copy the index to a new or empty folder."""
         _check_folder(Path(folder), is_new=True)
-        with self._updating, whole_folder(Path(folder)) as partial:
+        with self._updating, atomic_folder(Path(folder)) as partial:
             shutil.copytree(self.folder, partial, dirs_exist_ok=True)
 
     def update(self, passages: PassageSource) -> None:
@@ -238,7 +237,7 @@ def _write_passages(folder: Path, source: PassageSource) -> None:
     """Check passages and write them into a folder."""
     passages = check_passages(_read_passages(source), "the passages")
     folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(folder / PASSAGES_FILE) as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
+    with atomic_file(folder / PASSAGES_FILE) as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
         for rows in in_chunks(passages, most=1000, text=itemgetter("text")):
             stream.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
 

@@ -28,8 +28,7 @@ import faiss
 import numpy as np
 
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.runs.run_folder import restore_folder, whole_folder
-from modeling_condenser.runs.whole_files import write_json
+from modeling_condenser.files.atomic import atomic_folder, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,6 @@ def build_once(
     fields `of_passages` differ; if others do, a ValueError is raised.
     """
     folder = file.parent
-    restore_folder(folder)
     is_new = not folder.exists() or not any(folder.iterdir())
     stored = json.loads(file.read_text()) if file.is_file() else {}
     changed = [name for name, value in identity.items() if stored.get(name) != value]
@@ -65,7 +63,7 @@ def build_once(
             " folder, or remove this one to build it again."
         )
     if changed:
-        with whole_folder(folder) as new:
+        with atomic_folder(folder) as new:
             build(new)
             write_json(new / file.name, identity)
 

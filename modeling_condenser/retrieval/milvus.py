@@ -22,7 +22,7 @@ from datasets import Dataset
 
 from modeling_condenser.collection.chunks import in_chunks
 from modeling_condenser.encoding.embeddings import Embeddings, hash_passages
-from modeling_condenser.runs.progress import bar
+from modeling_condenser.files.progress import bar
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from modeling_condenser.collection.text_files import read_lines
-from modeling_condenser.runs.whole_files import whole_file
+from modeling_condenser.files.atomic import atomic_file
 
 Run = dict[str, dict[str, float]]
 """Query id -> passage id -> score; a query without passages has an empty dict or no entry."""
@@ -53,7 +53,7 @@ def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
         ValueError: an id or the tag is not one word, or a score is not finite.
     """
     path = Path(path)
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         for query_id, scores in run.items():
             for rank, (passage_id, score) in enumerate(rank_passages(scores), start=1):
                 line = f"{query_id} Q0 {passage_id} {rank} {float(score)!r} {tag}"

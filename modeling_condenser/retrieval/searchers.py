@@ -15,7 +15,7 @@ from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection, fingerprint_passages
 from modeling_condenser.encoding.embeddings import MANIFEST_FILE, Embeddings
-from modeling_condenser.model_files.model_folder import read_json
+from modeling_condenser.files.models import read_json
 
 from .bm25 import Bm25
 from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings

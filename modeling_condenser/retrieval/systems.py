@@ -23,16 +23,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from modeling_condenser.encoding.embeddings import Dtype
-from modeling_condenser.model_files.contract import (
+from modeling_condenser.files.atomic import checksum_file
+from modeling_condenser.files.contract import (
     CONTRACT_FILE,
     EncodingContract,
     Pooling,
     Similarity,
 )
-from modeling_condenser.model_files.model_folder import find_model_folder, find_weights
-from modeling_condenser.runs.recipe import is_path, refuse_ambiguous
-from modeling_condenser.runs.run_folder import MODEL_FOLDER
-from modeling_condenser.runs.whole_files import checksum_file
+from modeling_condenser.files.models import find_model_folder, find_weights
+from modeling_condenser.files.run_folder import MODEL_FOLDER
+from modeling_condenser.files.settings import is_path, refuse_ambiguous
 
 from .bm25 import read_settings
 from .dense import SearchSettings

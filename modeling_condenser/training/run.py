@@ -10,16 +10,15 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, set_seed
 from transformers.trainer_callback import ProgressCallback
 
-from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import (
+from modeling_condenser.files.atomic import write_json
+from modeling_condenser.files.run_folder import (
     LOG_FILE,
     MODEL_FOLDER,
-    RunIdentity,
     check_run_folder,
     claim_run_folder,
     record_run,
 )
-from modeling_condenser.runs.whole_files import write_json
+from modeling_condenser.files.settings import parse_settings
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +104,7 @@ def run_training(
     defaults = {"logging_steps": 1 / _LOG_ENTRIES, **defaults}
     if is_timed:
         defaults = {"save_steps": _NEVER, "save_total_limit": 2, **defaults}
-    recipe, arguments = fill({**defaults, **settings}, recipe_class, arguments_class)
+    recipe, arguments = parse_settings({**defaults, **settings}, recipe_class, arguments_class)
     run_folder = Path(arguments.output_dir)
     model_folder = run_folder / MODEL_FOLDER
     if arguments.fp16 and arguments.device.type == "cpu":  # which the Trainer would ignore
@@ -113,14 +112,14 @@ def run_training(
             "fp16 is set, but this training runs on a CPU, where it would be float32: set bf16 "
             "instead, or leave it out."
         )
-    check_run_folder(run_folder, RunIdentity(settings))
+    check_run_folder(run_folder, settings)
     if is_finished := model_folder.is_dir():
         arguments.push_to_hub = False  # a trainer creates the repository; this one trains nothing
     set_seed(arguments.seed)
     trainer = make_trainer(recipe, arguments)
     trainer.settings = settings
     with arguments.main_process_first(desc="claiming the run folder"):
-        claim_run_folder(run_folder, trainer.identity)
+        claim_run_folder(run_folder, settings, trainer.data_hash)
     if is_finished:
         logger.info("%s is finished.", run_folder)
         return model_folder

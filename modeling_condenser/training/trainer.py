@@ -17,35 +17,28 @@ from huggingface_hub import CommitInfo, run_as_future
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import (
-    PREFIX_CHECKPOINT_DIR,
     EvalLoopOutput,
-    HubStrategy,
     TrainOutput,
-    rotate_checkpoints,
 )
-from transformers.utils import PushInProgress
 
+from modeling_condenser.files.atomic import atomic_folder
+from modeling_condenser.files.run_folder import (
+    DATA,
+    MODEL_FOLDER,
+    all_checkpoints,
+    check_run_folder,
+    claim_run_folder,
+    describe_machine,
+    hash_data,
+    last_checkpoint,
+)
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import Stage, describe_stage
 from modeling_condenser.publishing.push import commit_folder
-from modeling_condenser.runs.run_folder import (
-    MODEL_FOLDER,
-    RUN_FILE,
-    TRAINING_STATE,
-    RunIdentity,
-    all_checkpoints,
-    check_checkpoint,
-    check_run_folder,
-    describe_machine,
-    fingerprints_of,
-    last_whole_checkpoint,
-    read_manifest,
-    seal_checkpoint,
-    whole_folder,
-    write_settings,
-)
 
 logger = logging.getLogger(__name__)
+
+START = "start_fingerprint"  # a fact: the weights and the configuration that a run starts from
 
 # Arguments that transformers or a trainer computes if they are not given.
 _DERIVED = (
@@ -81,10 +74,15 @@ class ResumableTrainer(Trainer):
         self.add_callback(_SetEpoch(self))
 
     @property
-    def identity(self) -> RunIdentity:
-        """What the run folder belongs to."""
-        settings = self.script_settings() if self.settings is None else self.settings
-        return RunIdentity(settings, fingerprints_of(self.facts))
+    def run_settings(self) -> Mapping[str, Any]:
+        """The settings of the run: those of the recipe, or in a script the trainer's arguments."""
+        return self.script_settings() if self.settings is None else self.settings
+
+    @property
+    def data_hash(self) -> str:
+        """Hash of the model that the run starts from, and of its data."""
+        ends = ("_fingerprint", "_sha256")
+        return hash_data([v for name, v in sorted(self.facts.items()) if name.endswith(ends)])
 
     def script_settings(self) -> dict[str, Any]:
         """The settings of a run without a recipe: the arguments that differ from the defaults."""
@@ -100,13 +98,14 @@ class ResumableTrainer(Trainer):
         """Facts about data and training so far, for the run's record and the card."""
         seconds, steps = round(self.train_seconds, 3), self.state.global_step
         settings = {"learning_rate": self.args.learning_rate, "seed": self.args.seed}
-        return {**self.facts, **settings, "steps": steps, "train_seconds": seconds}
+        done = {"steps": steps, "train_seconds": seconds, DATA: self.data_hash}
+        return {**self.facts, **settings, **done}
 
     def describe_run(self, name: str) -> Stage:
         """This training as a stage, with the record and the log so far."""
         return describe_stage(
             name,
-            self.identity.settings,
+            self.run_settings,
             {**describe_machine(), **self.run_facts()},
             self.state.log_history,
         )
@@ -136,7 +135,7 @@ class ResumableTrainer(Trainer):
             resume, self._first_step = str(checkpoint), state.global_step
             if self.args.logging_steps < 1:  # a share of all steps, which are now known
                 self.args.logging_steps = state.logging_steps
-            before = read_manifest(checkpoint).get("train_seconds", 0.0)
+            before = _callbacks_of(state).get("Clock", {}).get("train_seconds", 0.0)
             logger.warning("Resuming from %s, step %d.", checkpoint, self._first_step)
         self._started, self._ended = time.perf_counter() - before, None
         output = super().train(resume_from_checkpoint=resume, **kwargs)
@@ -154,10 +153,10 @@ class ResumableTrainer(Trainer):
 
     def _enter_folder(self, asked: str | Path | bool | None) -> Path | None:
         """Find the checkpoint to resume from, and refuse a folder or checkpoint of another run."""
-        folder, identity = Path(str(self.args.output_dir)), self.identity
-        if self.settings is None and (folder / RUN_FILE).is_file():
-            raise ValueError(f"{folder} holds the run of a recipe: choose another output_dir.")
-        last = last_whole_checkpoint(folder)
+        folder = Path(str(self.args.output_dir))
+        if asked is None:
+            check_run_folder(folder, self.run_settings, self.data_hash)
+        last = last_checkpoint(folder)
         checkpoint = Path(asked) if isinstance(asked, str | Path) else last
         if asked is False:
             checkpoint = None
@@ -167,9 +166,6 @@ class ResumableTrainer(Trainer):
         elif asked is True and checkpoint is None:
             raise FileNotFoundError(f"{folder} has no complete checkpoint to resume.")
         if checkpoint is not None:
-            if asked is None:
-                check_run_folder(folder, identity)
-            check_checkpoint(checkpoint, identity)
             if not any(checkpoint.glob("rng_state*.pth")):
                 raise ValueError(
                     f"{checkpoint} holds no state of a training, which is not saved with "
@@ -181,8 +177,8 @@ class ResumableTrainer(Trainer):
                     f"{last} is newer than {checkpoint}, and a later resume would take it: choose "
                     "another output_dir, or remove the newer checkpoints."
                 )
-        if self.settings is None and self.is_world_process_zero():
-            write_settings(folder, identity.settings)
+        if asked is None and self.is_world_process_zero():
+            claim_run_folder(folder, self.run_settings, self.data_hash)
         return checkpoint
 
     @property
@@ -230,43 +226,14 @@ class ResumableTrainer(Trainer):
             return [], None
         return super().get_batch_samples(*args, **kwargs)
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save as the Trainer does; push, and drop old checkpoints, when this one is complete."""
-        args, run_folder = self.args, str(self.args.output_dir)
-        is_pushing, keep = args.push_to_hub, args.save_total_limit
-        args.push_to_hub, args.save_total_limit = False, None
-        try:
-            super()._save_checkpoint(model, trial)
-        finally:
-            args.push_to_hub, args.save_total_limit = is_pushing, keep
-        checkpoint = Path(run_folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
-        self.accelerator.wait_for_everyone()  # each process writes its random state
-        if args.should_save:
-            seconds = {"train_seconds": self.train_seconds}
-            seal_checkpoint(checkpoint, {**fingerprints_of(self.facts), **seconds})
-        if is_pushing and self.is_world_process_zero():
-            self._push_from_checkpoint(str(checkpoint))
-        if args.should_save and not self._is_uploading:  # which reads a checkpoint
-            rotate_checkpoints(run_folder, keep, self.state.best_model_checkpoint, use_mtime=True)
-
-    @property
-    def _is_uploading(self) -> bool:
-        return self.push_in_progress is not None and not self.push_in_progress.is_done()
+    def _save_rng_state(self, output_dir: str) -> None:
+        """As the Trainer; the state that marks a complete checkpoint follows in all processes."""
+        super()._save_rng_state(output_dir)
+        _callbacks_of(self.state)["Clock"] = {"train_seconds": self.train_seconds}
+        self.accelerator.wait_for_everyone()
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push a checkpoint, with its training state if the strategy says so."""
-        strategy = HubStrategy(self.args.hub_strategy)
-        is_skipped = self._is_uploading and not self.args.hub_always_push
-        if strategy == HubStrategy.END or is_skipped:
-            return
-        folder = Path(checkpoint_folder)
-        write_card(folder, name=self.hub_model_id)
-        without = TRAINING_STATE if strategy == HubStrategy.EVERY_SAVE else [TRAINING_ARGS_NAME]
-        message = f"Training in progress, step {self.state.global_step}"
-        upload = self._upload(folder, message, without=without)
-        upload.add_done_callback(_warn_of_failure)
-        jobs: Any = [upload]
-        self.push_in_progress = PushInProgress(jobs)
+        """Push nothing during training: `push_to_hub` pushes the whole repository at its end."""
 
     def push_to_hub(  # type: ignore[override]
         self,
@@ -309,7 +276,7 @@ class ResumableTrainer(Trainer):
         model_folder = Path(str(self.args.output_dir), MODEL_FOLDER)
         is_first = self.is_world_process_zero()
         # In all processes, because each may hold a part of the model.
-        with whole_folder(model_folder) if is_first else nullcontext(model_folder) as folder:
+        with atomic_folder(model_folder) if is_first else nullcontext(model_folder) as folder:
             self.save_model(str(folder), _internal_call=True)
             if is_first:
                 (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle
@@ -337,10 +304,11 @@ class _SetEpoch(TrainerCallback):
             drawn.set_epoch(int(state.epoch or 0))
 
 
-def _warn_of_failure(upload: Future) -> None:
-    if error := upload.exception():
-        logger.warning("The push failed, and the training continues: %s", error)
-
-
 def _state(checkpoint: Path) -> TrainerState:
     return TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+
+
+def _callbacks_of(state: TrainerState) -> dict[str, Any]:
+    """The part of the Trainer's state that callbacks store in a checkpoint."""
+    stored: Any = state.stateful_callbacks  # annotated as a list, which it is only at first
+    return stored

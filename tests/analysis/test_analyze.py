@@ -13,8 +13,8 @@ from modeling_condenser.analysis.readiness import measure_model, uniformity
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.collection.load import load_passages
+from modeling_condenser.files.run_folder import claim_run_folder
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.runs.run_folder import write_settings
 from tests.publishing.making import plain_vectors
 
 
@@ -122,7 +122,7 @@ def test_tables_show_each_model_with_its_difference_from_the_first(tmp_path):
 
 def test_an_adaptation_is_measured_as_the_retriever_that_it_wrote(exported, corpus_file, tmp_path):
     run = tmp_path / "adapted"
-    write_settings(run, {"model": "its/start", "corpus": "health"})
+    claim_run_folder(run, {"model": "its/start", "corpus": "health"}, "data")
     shutil.copytree(exported, run / "model")
     sizes = {"texts": 4, "corpus": str(corpus_file)}
     own, model = (

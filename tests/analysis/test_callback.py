@@ -19,9 +19,9 @@ from modeling_condenser.analysis.callback import ReadinessCallback, readiness_ca
 from modeling_condenser.analysis.readiness import measure_checkpoint
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
+from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.runs.run_folder import read_log
 from tests.evaluation.making import evaluate_system
 
 

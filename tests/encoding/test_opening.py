@@ -19,7 +19,7 @@ from transformers import T5Config, T5EncoderModel
 
 from modeling_condenser.encoding.opening import encoding_files, fingerprint_retriever
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
 from tests.encoding.making import change_json, save_mapped, save_modules, save_pooled
 

@@ -18,9 +18,9 @@ from transformers import AutoModel, PreTrainedTokenizerFast
 from benchmarks.harness import write_embeddings
 from modeling_condenser.encoding import retriever as encoding
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.files import progress
+from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.runs import progress
 from tests.encoding.making import LONG, MIXED, as_passages, save_modules, with_segments
 from tests.publishing.making import plain_vectors
 

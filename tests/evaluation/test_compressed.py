@@ -10,7 +10,7 @@ import pytest
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.evaluate import evaluate
-from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.dense import search_exact_arrays
 from modeling_condenser.retrieval.runs import read_run

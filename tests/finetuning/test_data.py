@@ -9,6 +9,7 @@ import pytest
 from datasets import Dataset
 
 from modeling_condenser.collection import text_files
+from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.finetuning.data import (
     DrawnNegatives,
     TrainingData,
@@ -17,7 +18,6 @@ from modeling_condenser.finetuning.data import (
     open_rows,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
-from modeling_condenser.model_files.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8, title_separator=" | ", query_prompt="q: ", passage_prompt="p: ")
 # Texts that libraries which guess types read as missing, as numbers or as dates.

@@ -16,6 +16,7 @@ from sentence_transformers.sentence_transformer import modules
 from transformers import AutoModel
 
 from modeling_condenser.collection.load import load_collection
+from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.finetuning.finetune import (
     RetrieverTrainer,
     finetune,
@@ -24,7 +25,6 @@ from modeling_condenser.finetuning.finetune import (
     sample_batches,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
-from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_provenance
 from tests.encoding.making import save_modules

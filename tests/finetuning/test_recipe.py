@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.settings import parse_settings, read_recipe
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
-from modeling_condenser.model_files.contract import EncodingContract
-from modeling_condenser.runs.recipe import fill, read_recipe
 
 PAIRS = {"data": "pairs.jsonl"}
 TRIPLES = {"data": "t.tsv", "objective": "triplet"}
@@ -16,7 +16,7 @@ GRADED = {"data": "g.csv", "objective": "mse_cosine"}
 
 
 def recipe(**settings: Any) -> FinetuningRecipe:
-    return fill({"encoder": "owner/encoder", **settings}, FinetuningRecipe)[0]
+    return parse_settings({"encoder": "owner/encoder", **settings}, FinetuningRecipe)[0]
 
 
 def test_only_what_is_stated_and_the_similarity_change_the_contract():

@@ -6,9 +6,9 @@ import pytest
 
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.verdict import judge
+from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.finetuning.finetune import finetune, load_dev_queries
 from modeling_condenser.finetuning.verdict import judge_finetuned
-from modeling_condenser.model_files.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
 
 

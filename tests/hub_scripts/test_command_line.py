@@ -70,11 +70,13 @@ def test_a_mistake_is_explained(words, message):
 
 def test_a_folder_named_like_a_recipe_is_not_taken_for_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("study/demo").mkdir(parents=True)
-    settings = line("./study/demo out").read(Fields, plain=("systems", "out"))
-    assert settings == {"systems": ["./study/demo"], "out": "out"}
-    with pytest.raises(ValueError, match="study/demo is a recipe .* write ./study/demo for the"):
-        line("study/demo out").read(Fields, plain=("systems", "out"))
+    Path("pretrain/own-text").mkdir(parents=True)
+    settings = line("./pretrain/own-text out").read(Fields, plain=("systems", "out"))
+    assert settings == {"systems": ["./pretrain/own-text"], "out": "out"}
+    with pytest.raises(
+        ValueError, match="pretrain/own-text is a recipe .* write ./pretrain/own-text for the"
+    ):
+        line("pretrain/own-text out").read(Fields, plain=("systems", "out"))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,6 @@ def test_every_command_explains_itself(name, capsys):
     [
         ("evaluate bm25 no/such/folder", "no collection at no/such/folder"),
         ("push folder owner/name --licence mit", "Did you mean 'license'?"),
-        ("search encoder", "is not the folder of a finished study"),
     ],
 )
 def test_an_error_is_one_line_and_status_2(words, message, capsys, tmp_path, monkeypatch):
@@ -218,7 +219,7 @@ def test_all_public_names_can_be_imported():
 
 def test_an_environment_variable_hides_all_bars():
     code = (
-        "from modeling_condenser.runs.progress import bar\n"
+        "from modeling_condenser.files.progress import bar\n"
         "list(bar(range(3), 'shown', unit='step', delay=0))"
     )
     settings = os.environ | {"CONDENSER_LAZY": "1", "TQDM_DISABLE": "1", "PYTHONPATH": str(ROOT)}

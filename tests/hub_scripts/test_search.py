@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hub_scripts.main import main
 from modeling_condenser.collection.collect import collect
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.evaluation.evaluate import evaluate
-from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.bm25 import Bm25
 from tests.publishing.making import plain_vectors
@@ -68,25 +67,6 @@ def test_a_query_is_answered_with_scores_titles_and_texts(encoder, collection, s
     evaluate(encoder, collection)
     assert (folder / "shard-00000.npy").stat().st_mtime_ns == written
     assert {file.name for file in encoder.parent.iterdir()} == {"work", "encoder"}
-
-
-@pytest.mark.slow
-def test_a_study_knows_its_model_and_collection_and_lines_are_answered(
-    encoder, collection, tmp_path, search
-):
-    study = tmp_path / "study"
-    shutil.copytree(encoder, study / "arm" / "model")
-    named = {"model": "arm/model", "embeddings": "arm/evaluation/embeddings"}
-    named["collection"] = os.path.relpath(collection, study)
-    (study / "search.json").write_text(json.dumps(named))
-    expected = expected_lines(encoder, collection, QUERY, 2)
-    assert search(study, QUERY, "-k", 2) == expected
-    assert (study / "arm/evaluation/embeddings/manifest.json").is_file()
-    assert "names its own collection: leave out" in search(study, collection, "x")
-    other = expected_lines(encoder, collection, "Why? 東京", 2)
-    typed = f"\ufeff{QUERY}\n\n  Why? 東京 \n"
-    expected = [QUERY, *expected, "Why? 東京", *other]
-    assert search(study, "-k", 2, typed=typed) == expected
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 from transformers.trainer_callback import CallbackHandler
 
-from modeling_condenser.runs.run_folder import read_log
+from modeling_condenser.files.run_folder import read_log
 
 SETTINGS: dict[str, Any] = {
     "max_length": 32,

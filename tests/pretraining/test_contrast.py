@@ -16,10 +16,10 @@ from modeling_condenser import (
     ContrastiveTrainer,
     condenser_from_encoder,
 )
+from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.pretraining.contrastive_trainer import contrast, put_back, split_batch
 from modeling_condenser.pretraining.examples import as_rows, make_examples
 from modeling_condenser.pretraining.pretrain import pretrain
-from modeling_condenser.runs.run_folder import read_log
 from tests.models import assert_same, gradients
 
 

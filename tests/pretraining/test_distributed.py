@@ -25,10 +25,10 @@ from modeling_condenser import (
     ContrastiveTrainer,
     masked_lm_from_encoder,
 )
+from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.packing import pack, use_packing
 from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
-from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
 from tests.models import assert_same, gradients, losses_and_gradients, make_model
 from tests.pretraining.short_runs import SETTINGS

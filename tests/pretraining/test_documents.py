@@ -9,10 +9,10 @@ from datasets import Dataset, DatasetDict
 
 from modeling_condenser.collection import text_files
 from modeling_condenser.collection.load import load_passages
+from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.data import BlockBuilder, build_blocks
 from modeling_condenser.pretraining.documents import Source, load_documents
-from modeling_condenser.runs.recipe import fill
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
 FILES = ["c.txt", "c.jsonl", "c.v1.jsonl.gz", "c.csv", "c.parquet"]
@@ -123,7 +123,7 @@ def test_a_number_is_no_name_of_a_corpus():
     with pytest.raises(ValueError, match="path is 202405, of type int; expected str"):
         load_documents(202405)
     with pytest.raises(ValueError, match="corpus is 202405, of type int; expected str"):
-        fill({"encoder": "starter", "corpus": 202405}, PretrainingRecipe)
+        parse_settings({"encoder": "starter", "corpus": 202405}, PretrainingRecipe)
 
 
 def test_files_are_stored_once_until_they_change(tmp_path):

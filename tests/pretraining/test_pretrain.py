@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
+from modeling_condenser.files.run_folder import read_log
+from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.pretraining.pretrain import (
     PretrainingRecipe,
     choose_learning_rate,
@@ -21,8 +23,6 @@ from modeling_condenser.pretraining.pretrain import (
     pretrain,
 )
 from modeling_condenser.publishing.provenance import read_provenance
-from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import MANIFEST, read_log
 from tests.pretraining.short_runs import column, interrupted_at
 from tests.pretraining.test_start import save_published
 
@@ -68,7 +68,7 @@ def test_the_learning_rate_follows_the_size_of_the_encoder(
         settings |= {"output_dir": str(tmp_path / "run"), "per_device_train_batch_size": 2}
 
     def used_rate(given, make_trainer, *classes, **_):
-        return make_trainer(*fill(given, *classes)).args.learning_rate
+        return make_trainer(*parse_settings(given, *classes)).args.learning_rate
 
     monkeypatch.setattr(stage, "run_training", used_rate)
     run = getattr(stage, kind.rpartition(".")[2])
@@ -264,7 +264,7 @@ def test_an_interrupted_run_resumes_bit_equal_past_a_torn_checkpoint(
     checkpoints = [tmp_path / "run" / f"checkpoint-{step}" for step in (2, 4)]
     if case == "tsdae":  # the decoder's untied weights do not keep it from being a masked LM
         CondenserForMaskedLM.from_pretrained(checkpoints[1])
-    (checkpoints[1] / MANIFEST).unlink()  # as if killed while it was written
+    (checkpoints[1] / "trainer_state.json").unlink()  # as if killed while it was written
     pretrain({**settings, "dataloader_num_workers": 2})
     assert "checkpoint-2, step 2" in caplog.text
     first, second = tmp_path / "run", tmp_path / "whole"

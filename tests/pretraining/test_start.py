@@ -26,10 +26,10 @@ from modeling_condenser import (
 )
 from modeling_condenser.analysis.readiness import exported
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
 from tests.encoding.making import LONG, change_json, save_modules
 from tests.mining.test_miner import make_cross_encoder

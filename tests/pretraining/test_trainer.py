@@ -24,13 +24,13 @@ from modeling_condenser import (
     condenser_from_encoder,
     masked_lm_from_encoder,
 )
+from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.packing import is_packing
 from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.examples import find_tokenizer, make_collator
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
 from modeling_condenser.publishing.provenance import read_provenance
-from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
 

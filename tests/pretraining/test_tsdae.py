@@ -14,7 +14,7 @@ from modeling_condenser import (
     CondenserTrainingArguments,
     masked_lm_from_encoder,
 )
-from modeling_condenser.model_files.model_folder import quiet_loading
+from modeling_condenser.files.models import quiet_loading
 from modeling_condenser.pretraining.counter_random import random_keys
 from modeling_condenser.pretraining.data import with_keys
 from modeling_condenser.pretraining.examples import make_collator

@@ -12,15 +12,14 @@ import torch
 from transformers import AutoTokenizer
 
 from modeling_condenser import condenser_from_encoder
-from modeling_condenser.publishing.card import write_card
-from modeling_condenser.publishing.provenance import PRETRAINING, describe_stage, write_provenance
-from modeling_condenser.runs.run_folder import (
+from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
-    RunIdentity,
     claim_run_folder,
     describe_machine,
     record_run,
 )
+from modeling_condenser.publishing.card import write_card
+from modeling_condenser.publishing.provenance import PRETRAINING, describe_stage, write_provenance
 
 # In a process that begins with this, no import of this project can succeed.
 BLOCKER = """
@@ -41,7 +40,7 @@ def make_run(encoder: Path, folder: Path) -> Path:
     dropout is off, with which so small an encoder learns nothing in a test's time.
     """
     settings = {"encoder": str(encoder), "corpus": "owner/corpus", "max_length": 64}
-    claim_run_folder(folder, RunIdentity({**settings, "output_dir": "x"}))
+    claim_run_folder(folder, {**settings, "output_dir": "x"}, "data")
     torch.manual_seed(0)
     model = condenser_from_encoder(
         str(encoder),

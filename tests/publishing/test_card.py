@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from modeling_condenser.model_files.contract import CONTRACT_FILE, EncodingContract
-from modeling_condenser.model_files.model_folder import STARTER_FOLDER, STARTER_TITLE
+from modeling_condenser.files.contract import CONTRACT_FILE, EncodingContract
+from modeling_condenser.files.models import STARTER_FOLDER, STARTER_TITLE
 from modeling_condenser.publishing.card import PLACEHOLDER, cite, write_card
 from modeling_condenser.publishing.provenance import (
     EvaluationResult,

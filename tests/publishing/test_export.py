@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 from hub_scripts.main import main
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.publishing.card import PLACEHOLDER, write_card
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_provenance, write_provenance

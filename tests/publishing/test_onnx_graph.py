@@ -8,7 +8,7 @@ import pytest
 
 from hub_scripts.main import main
 from modeling_condenser import Index, Retriever, export_encoder
-from modeling_condenser.model_files.model_folder import INT8_FILE
+from modeling_condenser.files.models import INT8_FILE
 from modeling_condenser.publishing.onnx_graph import write_int8
 from tests.publishing.loopback_hub import contents
 from tests.publishing.making import plain_vectors

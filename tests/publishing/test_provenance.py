@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.model_files import model_folder
-from modeling_condenser.model_files.contract import EncodingContract
+from modeling_condenser.files import models
+from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.publishing import provenance
 from modeling_condenser.publishing.provenance import (
     EvaluationResult,
@@ -72,7 +72,7 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
         ("run --key hf_" + "A" * 34, "run --key …"),
         ("./starter", "local: starter"),
         ("starter", "starter of condenser"),
-        (str(model_folder.STARTER_FOLDER), "starter of condenser"),
+        (str(models.STARTER_FOLDER), "starter of condenser"),
     ],
 )
 def test_a_setting_says_nothing_of_this_machine(given, published, tmp_path, monkeypatch):

@@ -11,13 +11,18 @@ from transformers import TrainingArguments
 
 from modeling_condenser.analysis.recipe import AnalysisRecipe, Measuring
 from modeling_condenser.evaluation.evaluate import EvaluationRecipe
+from modeling_condenser.files.settings import (
+    find_recipe,
+    is_required,
+    parse_settings,
+    parse_value,
+    read_recipe,
+)
 from modeling_condenser.finetuning.finetune import FinetuningRecipe
 from modeling_condenser.mining.recipe import MiningRecipe
 from modeling_condenser.pretraining.arguments import CondenserTrainingArguments, PretrainingRecipe
 from modeling_condenser.pretraining.documents import read_sources
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.runs.recipe import fill, find_recipe, is_required, parse_value, read_recipe
-from modeling_condenser.study.recipe import StudyRecipe
 
 SHIPPED = Path(__file__).parents[2] / "configuration"
 
@@ -46,18 +51,22 @@ def test_values_are_read_as_they_look(write_text):
 
 
 def test_fields_go_to_every_class_that_has_them():
-    zoo, tickets, again = fill({"name": "Oslo", "price": 12, "cages": ["a"]}, Zoo, Tickets, Zoo)
+    zoo, tickets, again = parse_settings(
+        {"name": "Oslo", "price": 12, "cages": ["a"]}, Zoo, Tickets, Zoo
+    )
     assert zoo == again == Zoo(name="Oslo", cages=["a"])
     assert tickets == Tickets(price=12.0) and type(tickets.price) is float
-    assert fill({"name": "Oslo", "cages": "a"}, Zoo)[0].cages == ["a"]
-    assert fill({"name": "Oslo", "season": None, "share": 1}, Zoo) == (Zoo("Oslo", share=1.0),)
+    assert parse_settings({"name": "Oslo", "cages": "a"}, Zoo)[0].cages == ["a"]
+    assert parse_settings({"name": "Oslo", "season": None, "share": 1}, Zoo) == (
+        Zoo("Oslo", share=1.0),
+    )
 
 
 def test_bfloat16_on_a_machine_without_accelerator_asks_for_the_cpu(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
     settings = {"output_dir": str(tmp_path)}
-    assert fill({**settings, "bf16": True}, TrainingArguments)[0].use_cpu
-    assert not fill({**settings, "bf16": False}, TrainingArguments)[0].use_cpu
+    assert parse_settings({**settings, "bf16": True}, TrainingArguments)[0].use_cpu
+    assert not parse_settings({**settings, "bf16": False}, TrainingArguments)[0].use_cpu
 
 
 @pytest.mark.parametrize(
@@ -74,18 +83,20 @@ def test_bfloat16_on_a_machine_without_accelerator_asks_for_the_cpu(tmp_path, mo
 )
 def test_a_wrong_setting_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        fill({"name": "Oslo", **changes}, Zoo)
+        parse_settings({"name": "Oslo", **changes}, Zoo)
     with pytest.raises(ValueError, match="lacks the field 'price', which has no default"):
-        fill({"name": "Oslo"}, Zoo, Tickets)
+        parse_settings({"name": "Oslo"}, Zoo, Tickets)
 
 
 def test_a_shipped_recipe_is_found_by_name_from_any_folder(tmp_path, monkeypatch, write_text):
     monkeypatch.chdir(tmp_path)
-    for name in ("study/demo", "study/demo.yaml"):
-        assert find_recipe(name).samefile(SHIPPED / "study" / "demo.yaml")
-    with pytest.raises(FileNotFoundError, match="no recipe 'study/dmo'.* as study/demo, ") as error:
-        find_recipe("study/dmo")
-    assert "pretrain/" not in str(error.value)  # the nearest, not all
+    for name in ("pretrain/starter", "pretrain/starter.yaml"):
+        assert find_recipe(name).samefile(SHIPPED / "pretrain" / "starter.yaml")
+    with pytest.raises(
+        FileNotFoundError, match="'pretrain/startr'.* as pretrain/starter, "
+    ) as error:
+        find_recipe("pretrain/startr")
+    assert "evaluate/" not in str(error.value)  # the nearest, not all
     with pytest.raises(ValueError, match="holds a list, expected `field: value` lines"):
         read_recipe(write_text("- a\n- b\n", "recipe.yaml"))
 
@@ -95,7 +106,6 @@ CLASSES: dict[str, tuple[type, ...]] = {
     "finetune": (FinetuningRecipe, SentenceTransformerTrainingArguments),
     "mine": (MiningRecipe, SearchSettings),
     "evaluate": (EvaluationRecipe, SearchSettings),
-    "study": (StudyRecipe,),
     "analyze": (AnalysisRecipe, Measuring),
 }
 RECIPES = [
@@ -107,10 +117,6 @@ RECIPES = [
 def test_every_shipped_recipe_fills_its_classes(name):
     settings = read_recipe(name)
     check_fills(settings, name.partition("/")[0])
-    for changes in settings.get("arms", {}).values():  # of a study
-        own = changes if changes and changes.get("objective") != "adapt" else {}
-        check_fills({**settings["pretraining"], **own}, "pretrain")
-        check_fills({**settings["finetuning"], "load_best_model_at_end": False}, "finetune")
 
 
 def check_fills(settings, kind):
@@ -127,6 +133,6 @@ def check_fills(settings, kind):
         left["cross_encoder"] = "x"
     # Precision is checked against this machine's accelerator, which the recipe's need not be.
     precision = {name: False for name in ("bf16", "fp16", "tf32") if name in settings}
-    filled = fill({**left, **settings, **precision}, *CLASSES[kind])
+    filled = parse_settings({**left, **settings, **precision}, *CLASSES[kind])
     if kind == "pretrain":
         assert read_sources(filled[0].corpus)

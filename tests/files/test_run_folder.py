@@ -6,15 +6,13 @@ from typing import Any
 import pytest
 import yaml
 
-from modeling_condenser.runs.run_folder import (
+from modeling_condenser.files.atomic import atomic_folder
+from modeling_condenser.files.run_folder import (
     RECIPE_FILE,
-    RunIdentity,
     check_run_folder,
     claim_run_folder,
-    fingerprints_of,
-    last_whole_checkpoint,
-    seal_checkpoint,
-    whole_folder,
+    hash_data,
+    last_checkpoint,
 )
 from tests.publishing.loopback_hub import contents
 
@@ -31,7 +29,7 @@ def test_a_new_or_empty_folder_gets_the_recipe(tmp_path):
     # Another machine of the same run may be writing it.
     (tmp_path / ".recipe.yaml.other-machine-7.partial").touch()
     for folder in (tmp_path, tmp_path / "runs" / "new"):
-        claim_run_folder(folder, RunIdentity(SETTINGS))
+        claim_run_folder(folder, SETTINGS, "a")
         written = yaml.safe_load((folder / RECIPE_FILE).read_text())
         plain = {"corpus": [{"path": "a.txt", "join_rows": 2}], "label_names": ["labels"]}
         assert written == {n: v for n, v in {**SETTINGS, **plain}.items() if n != "output_dir"}
@@ -40,43 +38,41 @@ def test_a_new_or_empty_folder_gets_the_recipe(tmp_path):
 def test_a_folder_that_cannot_be_written_is_refused_before_work_begins(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
     with pytest.raises(PermissionError, match="deep/new cannot be written: choose another output"):
-        check_run_folder(tmp_path / "deep" / "new", RunIdentity(SETTINGS))
+        check_run_folder(tmp_path / "deep" / "new", SETTINGS)
     monkeypatch.undo()
-    check_run_folder(tmp_path / "deep" / "new", RunIdentity(SETTINGS))
+    check_run_folder(tmp_path / "deep" / "new", SETTINGS)
 
 
 def test_a_run_resumes_with_the_same_settings_but_for_those_that_do_not_change_its_result(tmp_path):
-    claim_run_folder(tmp_path, RunIdentity(SETTINGS))
+    claim_run_folder(tmp_path, SETTINGS, "a")
     before = contents(tmp_path)
     free = {"save_steps": 7, "dataloader_num_workers": 4, "output_dir": "moved/elsewhere"}
     changed = {**SETTINGS, **free}
-    claim_run_folder(tmp_path, RunIdentity(changed))
+    claim_run_folder(tmp_path, changed, "a")
     del changed["encoder"]
-    with pytest.raises(ValueError, match="another recipe .encoder: 'bert' then, 'not set' now, s"):
-        claim_run_folder(tmp_path, RunIdentity({**changed, "seed": 3}))
+    with pytest.raises(ValueError, match="another run .encoder: 'bert' then, 'not set' now, s"):
+        claim_run_folder(tmp_path, {**changed, "seed": 3}, "a")
     assert contents(tmp_path) == before
 
 
-def test_a_run_belongs_to_its_data_and_a_fingerprint_that_one_lacks_is_not_compared():
-    facts = {"blocks_sha256": "a" * 64, "start_fingerprint": "c" * 64, "n_blocks": 3}
-    earlier = RunIdentity(SETTINGS, fingerprints_of(facts))
-    assert earlier.fingerprints.keys() == {"blocks_sha256", "start_fingerprint"}
-    same = RunIdentity({**SETTINGS, "save_steps": 7}, {"blocks_sha256": "a" * 64, "other": "d"})
-    assert same.differences(earlier) == []
-    changed = RunIdentity({**SETTINGS, "seed": 1}, {"blocks_sha256": "b" * 64})
-    blocks = f"blocks_sha256: {'a' * 12!r} then, {'b' * 12!r} now"
-    assert changed.differences(earlier) == ["seed: 'not set' then, 1 now", blocks]
+def test_a_run_belongs_to_its_data(tmp_path):
+    data, other = hash_data("corpus", 3), hash_data(3, "corpus")
+    assert data != other
+    claim_run_folder(tmp_path, SETTINGS, data)
+    check_run_folder(tmp_path, SETTINGS)  # before the data are read
+    with pytest.raises(ValueError, match=f"data: {data[:12]} then, {other[:12]} now"):
+        claim_run_folder(tmp_path, SETTINGS, other)
 
 
 def test_a_folder_is_replaced_when_it_is_complete(tmp_path):
-    for name in ("model", ".model.partial", ".model.replaced"):  # the last two of a killed process
+    for name in ("model", ".model.new", ".model.old"):  # the last two of a killed process
         (tmp_path / name).mkdir()
         (tmp_path / name / "old").write_text("old")
-    with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "model") as partial:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "model") as partial:  # noqa: PT012
         (partial / "weights").write_text("half of the wei")
         raise KeyboardInterrupt
-    assert contents(tmp_path) == {"model/old": b"old"}
-    with whole_folder(tmp_path / "model") as partial:
+    assert (tmp_path / "model/old").read_text() == "old"
+    with atomic_folder(tmp_path / "model") as partial:
         (partial / "weights").write_text("new")
     assert contents(tmp_path) == {"model/weights": b"new"}
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
@@ -86,7 +82,7 @@ def test_a_link_to_a_folder_stays_one(tmp_path):
     (tmp_path / "disk/model").mkdir(parents=True)
     (tmp_path / "model").symlink_to(tmp_path / "disk/model")
     for text in ("first", "second"):
-        with whole_folder(tmp_path / "model") as partial:
+        with atomic_folder(tmp_path / "model") as partial:
             (partial / "weights").write_text(text)
     assert (tmp_path / "model").is_symlink()
     assert contents(tmp_path / "disk") == {"model/weights": b"second"}
@@ -98,39 +94,33 @@ def test_the_old_folder_is_back_when_the_new_one_cannot_take_its_place(tmp_path,
     rename = Path.replace
 
     def fail(path: Path, target: Path) -> Path:
-        if path.name == ".model.partial":
+        if path.name == ".model.new":
             raise OSError("No space left")
         return rename(path, target)
 
     monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="No space left"), whole_folder(tmp_path / "model"):
+    with pytest.raises(OSError, match="No space left"), atomic_folder(tmp_path / "model"):
         pass
-    assert contents(tmp_path) == {"model/weights": b"old"}
-    monkeypatch.undo()
-    (tmp_path / "model").rename(tmp_path / ".model.replaced")  # as if killed between the renames
-    with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "model"):
-        raise KeyboardInterrupt
     assert contents(tmp_path) == {"model/weights": b"old"}
 
 
 @pytest.mark.parametrize("name", [".", "..", "model/.."])
 def test_the_current_folder_is_not_replaced(name):
-    with pytest.raises(ValueError, match="name a new folder in it"), whole_folder(Path(name)):
+    with pytest.raises(ValueError, match="name a new folder in it"), atomic_folder(Path(name)):
         pass
 
 
-def make_checkpoint(run_folder, step, *, sealed=True):
+def make_checkpoint(run_folder, step, *, state='{"global_step": 1}'):
     folder = run_folder / f"checkpoint-{step}"
     folder.mkdir()
-    if sealed:
-        seal_checkpoint(folder)
+    (folder / "trainer_state.json").write_text(state)
 
 
 def test_the_newest_complete_checkpoint_is_chosen_by_number(tmp_path):
-    assert last_whole_checkpoint(tmp_path / "no such folder") is None
-    make_checkpoint(tmp_path, 200, sealed=False)
-    assert last_whole_checkpoint(tmp_path) is None  # a run killed in its first save starts again
+    assert last_checkpoint(tmp_path / "no such folder") is None
+    make_checkpoint(tmp_path, 200, state='{"glob')
+    assert last_checkpoint(tmp_path) is None  # a run killed in its first save starts again
     for step in (9, 100, 20):
         make_checkpoint(tmp_path, step)
     (tmp_path / "checkpoint-final").mkdir()
-    assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-100"

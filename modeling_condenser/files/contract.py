@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from modeling_condenser.runs.recipe import fill
-
-from .model_folder import MODULES_FILE
+from .models import MODULES_FILE
+from .settings import parse_settings
 
 CONTRACT_FILE = "encoding_contract.json"  # also written by `encoder_parts.py`
 UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
@@ -55,7 +54,7 @@ class EncodingContract:
     def load(cls, folder: Path) -> "EncodingContract":
         """Read a repository's contract; a ValueError for an unknown field or value."""
         stored = json.loads((folder / CONTRACT_FILE).read_text(encoding="utf-8"))
-        return fill(stored, cls)[0]
+        return parse_settings(stored, cls)[0]
 
     def query(self, text: str) -> str:
         """A query as it is encoded."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers.utils
 
-from modeling_condenser.runs.recipe import choose_precision, is_bfloat16_fast, read_recipe
+from modeling_condenser.files.settings import choose_precision, is_bfloat16_fast, read_recipe
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def test_bfloat16_is_chosen_where_there_are_units_for_it(
 ):
     caplog.set_level("INFO", "modeling_condenser")
     machine(*units, accelerator=accelerator)
-    recipe = read_recipe("study/demo")
-    assert recipe["pretraining"]["bf16"] is recipe["finetuning"]["bf16"] is is_fast
-    assert recipe["search"]["dtype"] == ("bfloat16" if is_fast else "float32")
+    assert read_recipe("pretrain/own-text")["bf16"] is is_fast
+    dtype = "bfloat16" if is_fast else "float32"
+    assert choose_precision({"search": {"dtype": "auto"}})["search"]["dtype"] == dtype
     assert caplog.text.count("units for bfloat16") == 1
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.model_files import model_folder
-from modeling_condenser.model_files.model_folder import fetch, find_model_folder
+from modeling_condenser.files import models
+from modeling_condenser.files.models import fetch, find_model_folder
 from tests.publishing.loopback_hub import contents
 
 NAME = "owner/encoder"
@@ -53,7 +53,7 @@ def test_a_model_is_downloaded_without_other_formats_and_old_weights(loopback_hu
 
 def test_the_bundled_encoder_is_found_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert find_model_folder("starter") == model_folder.STARTER_FOLDER
+    assert find_model_folder("starter") == models.STARTER_FOLDER
     (tmp_path / "starter").mkdir()
     assert find_model_folder("./starter") == Path("./starter")
     with pytest.raises(ValueError, match="starter is the encoder .* write ./starter for the one"):

@@ -130,7 +130,7 @@ def parse_value(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)
 
 
-def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
+def parse_settings(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
     """Create an instance of each dataclass; a field of several classes goes to all of these.
 
     With `bf16` on a machine without an accelerator, `use_cpu` is set, because transformers refuses
@@ -151,10 +151,10 @@ def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
         import torch  # takes seconds, which commands without a model should not wait for
 
         settings = {"use_cpu": not torch.accelerator.is_available(), **settings}
-    return tuple(_fill(cls, settings) for cls in classes)
+    return tuple(_make(cls, settings) for cls in classes)
 
 
-def _fill(cls: type, settings: Mapping[str, Any]) -> Any:
+def _make(cls: type, settings: Mapping[str, Any]) -> Any:
     values, hints = {}, typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         if field.init and field.name in settings:

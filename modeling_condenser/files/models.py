@@ -8,9 +8,9 @@ from typing import Any
 
 from huggingface_hub import errors, snapshot_download
 
-from modeling_condenser.runs.recipe import refuse_ambiguous
-from modeling_condenser.runs.run_folder import MODEL_FOLDER, last_whole_checkpoint
-from modeling_condenser.runs.whole_files import read_json
+from .atomic import read_json
+from .run_folder import MODEL_FOLDER, last_checkpoint
+from .settings import refuse_ambiguous
 
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
@@ -136,7 +136,7 @@ def find_weights(folder: Path) -> Path | None:
     for found in (folder, folder / MODEL_FOLDER):
         if (found / CONFIG_FILE).is_file():
             return found
-    return last_whole_checkpoint(folder)
+    return last_checkpoint(folder)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

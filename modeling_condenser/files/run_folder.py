@@ -1,0 +1,172 @@
+"""Run folders: recipe.yaml (settings), run.json (record, hash of the data), log and checkpoints.
+
+A folder belongs to one run: other settings or other data are refused. A checkpoint is complete if
+it has a readable trainer_state.json, which transformers writes last.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .atomic import atomic_file, read_json, write_json
+
+RECIPE_FILE = "recipe.yaml"
+RUN_FILE = "run.json"
+MODEL_FOLDER = "model"
+LOG_FILE = "log.json"
+
+DATA = "data_sha256"  # in the record: the hash of all that the run reads
+_STATE_FILE = "trainer_state.json"
+
+# Settings that may change when a run is resumed, because its result does not depend on them.
+_MAY_DIFFER = set(
+    "dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
+    "dataloader_pin_memory devices disable_tqdm embeddings hub_always_push hub_model_id "
+    "hub_private_repo hub_revision hub_strategy log_level logging_dir logging_first_step "
+    "logging_steps preprocessing_workers project push_to_hub readiness report_to "
+    "resume_from_checkpoint run_name save_steps save_strategy save_total_limit trackio_bucket_id "
+    "trackio_space_id trackio_static_space_id work_folder".split()
+)
+_NOT_RECORDED = {"output_dir", "hub_token"}  # the place of the folder, and a secret
+_PACKAGES = (
+    "condenser torch transformers datasets sentence-transformers faiss-cpu bm25s ir-measures"
+)
+
+
+def check_run_folder(folder: Path, settings: Mapping[str, Any], data: str | None = None) -> None:
+    """Check that a run with these settings can start or continue in a folder.
+
+    Args:
+        folder: the output folder of the run.
+        settings: of the run, as its caller stated them.
+        data: hash of all that the run reads, if it is known yet (`hash_data`).
+
+    Raises:
+        ValueError: the folder holds other files, or a run with other settings or data.
+        PermissionError: a new folder cannot be written.
+    """
+    if not (folder / RECIPE_FILE).is_file():
+        _check_new(folder)
+        return
+    now, then = _comparable(settings), _comparable(yaml.safe_load(_read(folder)) or {})
+    changed = [
+        f"{name}: {then.get(name, 'not set')!r} then, {now.get(name, 'not set')!r} now"
+        for name in sorted({*then, *now})
+        if then.get(name) != now.get(name)
+    ]
+    stored = read_run(folder).get(DATA)
+    if data is not None and stored not in (None, data):
+        changed.append(f"data: {stored[:12]} then, {data[:12]} now")
+    if changed:
+        raise ValueError(
+            f"{folder} holds another run ({', '.join(changed)}). Choose another output_dir, or "
+            "continue the run with its own settings and data."
+        )
+
+
+def claim_run_folder(folder: Path, settings: Mapping[str, Any], data: str) -> None:
+    """Start a run in a folder, or continue it: `check_run_folder`, then store settings and data."""
+    check_run_folder(folder, settings, data)
+    if not (folder / RECIPE_FILE).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(folder / RECIPE_FILE) as file:
+            file.write(yaml.safe_dump(_plain(settings), sort_keys=True).encode())
+    if DATA not in read_run(folder):
+        record_run(folder, {DATA: data})
+
+
+def hash_data(*parts: object) -> str:
+    """SHA-256 of what a run reads: fingerprints, names and numbers, whose order matters."""
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+
+
+def _check_new(folder: Path) -> None:
+    """Raise an error unless a folder is new or empty, and can be written."""
+    place = folder.absolute()
+    nearest = next(part for part in (place, *place.parents) if part.exists())
+    if not os.access(nearest, os.W_OK):
+        raise PermissionError(f"{folder} cannot be written: choose another output_dir.")
+    # Another process of the same run may be writing the recipe just now.
+    if any(RECIPE_FILE not in file.name for file in folder.glob("*")):
+        raise ValueError(
+            f"{folder} is not empty and holds no run ({RECIPE_FILE} is missing). Choose another "
+            "output_dir."
+        )
+
+
+def _read(folder: Path) -> str:
+    return (folder / RECIPE_FILE).read_text(encoding="utf-8")
+
+
+def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a run's result depends on."""
+    return {name: value for name, value in _plain(settings).items() if name not in _MAY_DIFFER}
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they are written: without place and secrets, paths as text, tuples as lists."""
+    stated = {name: value for name, value in settings.items() if name not in _NOT_RECORDED}
+    return json.loads(json.dumps(stated, default=str))
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """The record of a run; empty before it is claimed."""
+    return read_json(folder / RUN_FILE, {})
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions and hardware, for the run's record and the model card."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES.split():
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux
+    cpu = re.search(r"model name\s*: (.*)", cpuinfo.read_text() if cpuinfo.is_file() else "")
+    name, gpus = cpu[1] if cpu else platform.machine(), []
+    if torch := sys.modules.get("torch"):  # BM25 does not import it, and uses no GPU
+        gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    hardware = {"cpu": name, "cores": os.cpu_count(), "gpus": gpus}
+    return {"versions": versions, "hardware": hardware}
+
+
+def record_run(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Add facts to the record of a run, with versions and hardware."""
+    write_json(folder / RUN_FILE, {**read_run(folder), **describe_machine(), **facts})
+
+
+def read_log(run_folder: Path, *, measure: str = "loss") -> list[dict[str, float]]:
+    """Read the log entries of a finished run that have a measure."""
+    return [entry for entry in json.loads((run_folder / LOG_FILE).read_text()) if measure in entry]
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Whether a checkpoint was written to its end."""
+    try:
+        return bool(json.loads((checkpoint / _STATE_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return False
+
+
+def all_checkpoints(run_folder: Path) -> list[Path]:
+    """The checkpoints of a run, complete or not, oldest first."""
+    return sorted(filter(Path.is_dir, run_folder.glob("checkpoint-*")), key=_step)
+
+
+def last_checkpoint(run_folder: Path) -> Path | None:
+    """The newest complete checkpoint of a run; None if there is none."""
+    return next(filter(is_complete, reversed(all_checkpoints(run_folder))), None)
+
+
+def _step(folder: Path) -> int:
+    number = folder.name.rpartition("-")[2]
+    return int(number) if number.isdigit() else -1
