@@ -5,23 +5,16 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
-from modeling_condenser.collection.beir import CORPUS_FILE
-from modeling_condenser.collection.load import (
-    load_dev,
-    load_passages,
-    name_collection,
-    resolve_collection_name,
-)
+from modeling_condenser.collection.load import load_dev, load_passages, name_collection
 from modeling_condenser.collection.passages import find_rows
-from modeling_condenser.collection.text_files import find_file, read_json
 from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.retrieval.dense import SearchSettings
+from modeling_condenser.retrieval.index import load_with_sources
 from modeling_condenser.retrieval.searchers import Searcher, open_searcher
 from modeling_condenser.retrieval.systems import as_folder, parse_systems
 
@@ -57,58 +50,48 @@ class SearchFields:
 
 def run(line: CommandLine) -> None:
     both = (SearchFields, SearchSettings)
-    fields, how = parse_settings(line.read(*both, plain=("model", "collection", "query")), *both)
-    [system] = parse_systems([fields.model], how)
+    fields, search = parse_settings(line.read(*both, plain=("model", "collection", "query")), *both)
+    [system] = parse_systems([fields.model], search)
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
     if system.kind == "bm25" and fields.embeddings:
         raise ValueError("bm25 has no vectors: leave out --embeddings.")
     folder = Path(fields.output_dir, as_folder(name_collection(fields.collection)), "embeddings")
-    passages = load_passages(fields.collection)
+    load = load_with_sources if fields.json else load_passages
+    passages = load(fields.collection)
     searcher = open_searcher(
         system,
         passages,
         folder / system.vectors_name,
         embeddings=Path(fields.embeddings) if fields.embeddings else None,
-        settings=how,
+        settings=search,
         dev=load_dev(fields.collection, judged="") if system.kind == "hybrid" else None,
     )
-    places = _read_places(fields.collection) if fields.json else {}
     for query in [fields.query] if fields.query is not None else _ask():
-        found = find(searcher, passages, query, depth=fields.k)
-        found = [passage | places.get(passage["id"], {}) for passage in found]
-        answer = json.dumps({"query": query, "passages": found}, ensure_ascii=False)
-        title = f"{query}\n" if fields.query is None and not sys.stdin.isatty() else ""
-        print(answer if fields.json else title + _as_text(found), flush=True)
+        hits = find(searcher, passages, query, depth=fields.k)
+        if fields.json:
+            answer = json.dumps({"query": query, "passages": hits}, ensure_ascii=False)
+        else:
+            answer = _as_text(hits)
+            if fields.query is None and not sys.stdin.isatty():
+                answer = f"{query}\n{answer}"
+        print(answer, flush=True)
 
 
 def find(searcher: Searcher, passages: Dataset, query: str, *, depth: int) -> list[dict[str, Any]]:
-    """Find the best `depth` passages for one query: id, score, title and text."""
-    scores = searcher.search({"query": query}, depth=depth).get("query", {})
+    """Find the best `depth` passages for one query: id, score, and the other columns."""
+    scores = searcher.search({"query": query}, depth).get("query", {})
     rows = find_rows(passages, scores)
-    found = [(name, score, passages[rows[name]]) for name, score in scores.items()]
-    return [
-        {"id": name, "score": score, "title": row["title"], "text": row["text"]}
-        for name, score, row in found
-    ]
+    hits = []
+    for name, score in scores.items():
+        columns = dict(passages[rows[name]])
+        hits.append({"id": columns.pop("_id"), "score": score, **columns})
+    return hits
 
 
-def _read_places(collection: str) -> dict[str, dict[str, str]]:
-    """Passage -> its headings and file, which only `condenser collect` writes."""
-    corpus = find_file(Path(resolve_collection_name(collection)), CORPUS_FILE)
-    rows = iter(read_json(corpus) if corpus else ())
-    first = next(rows, {})
-    if not first.keys() >= {"headings", "file"}:
-        return {}
-    return {
-        str(row["_id"]): {name: row[name] for name in ("headings", "file")}
-        for row in chain([first], rows)
-    }
-
-
-def _as_text(found: Sequence[dict[str, Any]]) -> str:
+def _as_text(hits: Sequence[dict[str, Any]]) -> str:
     lines = []
-    for rank, passage in enumerate(found, start=1):
+    for rank, passage in enumerate(hits, start=1):
         title, text = (" ".join(passage[name].split()) for name in ("title", "text"))
         lines.append(f"{rank}. {passage['id']}  ({passage['score']:.4g})  {title}".rstrip())
         lines.append(f"   {text[:160]}")

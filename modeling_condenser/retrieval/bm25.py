@@ -39,7 +39,7 @@ PRESETS: Mapping[str, tuple[float, float]] = {
 }
 """Name -> k1 and b."""
 
-INDEX_FOLDER, IDENTITY_FILE = "index", "bm25.json"
+INDEX_FOLDER = "index"
 
 
 class Bm25:
@@ -57,43 +57,43 @@ class Bm25:
         folder: stores the index for later calls; by default it is only in memory.
 
     Raises:
-        ValueError: a parameter is wrong, the folder holds another index, or no passage has a word.
+        ValueError: a parameter is wrong, or no passage has a word.
     """
 
     def __init__(
         self,
         passages: Dataset,
         *,
-        preset: str | None = None,
+        preset: str = "default",
         k1: float | None = None,
         b: float | None = None,
         language: str | None = None,
         folder: str | Path | None = None,
     ) -> None:
-        self.k1, self.b = read_settings(preset, k1, b)
-        if language not in {None, *LANGUAGES}:
-            names = ", ".join(LANGUAGES)
-            raise ValueError(f"BM25 has no stopwords of {language!r}: expected one of {names}")
+        for name, known in ((preset, PRESETS), (language or "none", LANGUAGES)):
+            if name not in known:
+                raise ValueError(f"BM25 has no {name!r}: expected one of {', '.join(known)}.")
+        default_k1, default_b = PRESETS[preset]
+        self.k1, self.b = default_k1 if k1 is None else k1, default_b if b is None else b
+        if not (self.k1 >= 0 and 0 <= self.b <= 1):
+            raise ValueError(
+                f"k1 is {self.k1} and b is {self.b}: expected k1 from 0, and b from 0 to 1."
+            )
         self.language = language or choose_language(passages)
         self._ids = id_column(passages)
         if folder is None:
             self.index = self._make_index(passages)
             return
 
-        def build(partial: Path) -> None:
-            self._make_index(passages).save(partial / INDEX_FOLDER, show_progress=False)
+        def build(new: Path) -> None:
+            self._make_index(passages).save(new / INDEX_FOLDER, show_progress=False)
 
-        identity = {
-            "k1": self.k1,
-            "b": self.b,
-            "language": self.language,
-            "passages": fingerprint_passages(passages),
-        }
-        of_passages = ["passages"] if language else ["passages", "language"]
-        build_once(Path(folder) / IDENTITY_FILE, identity, build, of_passages=of_passages)
+        identity = {"k1": self.k1, "b": self.b, "language": self.language}
+        identity["passages"] = fingerprint_passages(passages)
+        build_once(Path(folder), identity, build)
         self.index = bm25s.BM25.load(Path(folder) / INDEX_FOLDER, mmap=True)
 
-    def search(self, queries: Mapping[str, str], *, depth: int = 100) -> Run:
+    def search(self, queries: Mapping[str, str], depth: int = 100) -> Run:
         """Find up to `depth` passages that share words with each query (query id -> text)."""
         run: Run = {}
         for query_id, text in bar(queries.items(), "BM25", unit="query", total=len(queries)):
@@ -132,16 +132,3 @@ class Bm25:
         index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b)
         index.index(tokens, show_progress=False)
         return index
-
-
-def read_settings(
-    preset: str | None = None, k1: float | None = None, b: float | None = None
-) -> tuple[float, float]:
-    """Return k1 and b: the given ones, or else those of the preset."""
-    if preset not in {None, *PRESETS}:
-        raise ValueError(f"{preset!r} is no BM25 preset: expected one of {', '.join(PRESETS)}")
-    default_k1, default_b = PRESETS[preset or "default"]
-    k1, b = default_k1 if k1 is None else k1, default_b if b is None else b
-    if not (k1 >= 0 and 0 <= b <= 1):
-        raise ValueError(f"k1 is {k1} and b is {b}: expected k1 from 0, and b from 0 to 1.")
-    return k1, b

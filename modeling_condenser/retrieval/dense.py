@@ -1,8 +1,8 @@
-"""Dense search: rank passages by inner product with queries, exactly or by an index.
+"""Dense search: rank passages by inner product with queries, exactly or by a faiss index.
 
 Exact search reads one shard after another, in float32. Passages with equal scores are ordered by
-id, also at the last place of a run unless more than 32 passages share its score; int8 vectors are
-searched likewise. This module does not import torch.
+id, also at the last place of a run unless more than 32 passages share its score. This module does
+not import torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,8 @@ import faiss
 import numpy as np
 
 from modeling_condenser.encoding.embeddings import Dtype, Embeddings, check_vectors, find_best
-from modeling_condenser.files.progress import bar
 from modeling_condenser.files.settings import check_least
 
-from .indices import BinaryIndex, Precision
-from .milvus import MilvusIndex
 from .runs import Run, cut_run
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 
 EXACT = "Flat"
 EMBEDDINGS_FOLDER = "embeddings"
-VectorIndex = faiss.Index | BinaryIndex | MilvusIndex
 _SPARE = 32  # candidates beyond the depth, for breaking ties
 
 
@@ -35,19 +31,16 @@ class SearchSettings:
     """How a dense system encodes and searches a collection.
 
     Attributes:
-        index: a faiss factory string, or milvus:URI; "Flat" is exact search.
-        search_parameters: of the index, such as "nprobe=16" or "efSearch=128"; "ef=128" in Milvus.
+        index: a faiss factory string, such as IVF256,Flat or SQ8; "Flat" is exact search.
+        search_parameters: of the index, such as "nprobe=16" or "efSearch=128".
         devices: to encode on, one worker each, such as "cuda:0,cuda:1"; by default all GPUs, or the
             CPU.
-        dtype: of the weights of encoders that state none (`MODEL,dtype=bfloat16`): "float32",
-            "bfloat16" or "int8" (on a CPU, after `condenser export --onnx int8`).
-        truncate_dim: search by this many first numbers of each vector, for encoders that state none
-            (`MODEL,truncate_dim=64`); all by default. The whole vectors are stored.
-        precision: of the searched vectors of encoders that state none (`MODEL,precision=int8`):
-            "float32", "int8" (one byte for a number) or "binary" (one bit).
+        dtype: of the weights of encoders that have none themselves (`MODEL,dtype=bfloat16`):
+            "float32", "bfloat16" or "int8" (on a CPU, after `condenser export --onnx int8`).
+        truncate_dim: search by this many first numbers of each vector, for encoders that have none
+            themselves (`MODEL,truncate_dim=64`); all by default. The whole vectors are stored.
         shard_size: passages in a shard of embeddings.
         index_seed: selects the vectors that an index is trained on.
-        rescore: score this many candidates of an index with the exact vectors; 0 for none.
         recall_queries: on how many queries to measure the recall of an index; 0 for none.
 
     Raises:
@@ -59,14 +52,12 @@ class SearchSettings:
     devices: str | None = None
     dtype: Dtype = "float32"
     truncate_dim: int | None = None
-    precision: Precision = "float32"
     shard_size: int | None = None
     index_seed: int = 0
-    rescore: int = 0
     recall_queries: int = 1000
 
     def __post_init__(self) -> None:
-        check_least(self, truncate_dim=1, shard_size=1, index_seed=0, rescore=0, recall_queries=0)
+        check_least(self, truncate_dim=1, shard_size=1, index_seed=0, recall_queries=0)
         if self.is_exact and self.search_parameters is not None:
             raise ValueError(
                 f"search_parameters is {self.search_parameters!r}, but exact search has none: name"
@@ -77,25 +68,14 @@ class SearchSettings:
     def is_exact(self) -> bool:
         return self.index == EXACT
 
+    @property
+    def device_list(self) -> list[str] | None:
+        return self.devices.split(",") if self.devices else None
+
     def changed(self, *names: str) -> dict[str, Any]:
         """Return those of these fields that do not have their default values."""
         values = {name: getattr(self, name) for name in names}
         return {name: v for name, v in values.items() if v != getattr(SearchSettings, name)}
-
-    @property
-    def database(self) -> str:
-        """The prefix of `index` that names a database; empty for an index in memory."""
-        name, colon, _ = self.index.partition(":")
-        return name if colon else ""
-
-    @property
-    def published_index(self) -> str:
-        """The index without the address of a server, for records and cards."""
-        return f"{self.database}:URI" if self.database else self.index
-
-    @property
-    def device_list(self) -> list[str] | None:
-        return self.devices.split(",") if self.devices else None
 
 
 @dataclass(frozen=True)
@@ -104,31 +84,26 @@ class DenseSearcher:
 
     retriever: "Retriever"
     embeddings: Embeddings
-    index: VectorIndex | None = None
+    index: faiss.Index | None = None
     settings: SearchSettings = SearchSettings()
     bytes_per_vector: float | None = None  # in the index, or in the embeddings
 
-    def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
+    def search(self, queries: Mapping[str, str], depth: int) -> Run:
         """Find the best `depth` passages for each query; a blank one finds none, as in BM25."""
         queries = {name: text for name, text in queries.items() if text.strip()}
         if not queries:
             return {}
         vectors = self.retriever.encode_queries(list(queries.values()))
         return search_embeddings(
-            self.embeddings,
-            vectors,
-            list(queries),
-            depth=depth,
-            index=self.index,
-            rescore=self.settings.rescore,
+            self.embeddings, vectors, list(queries), depth=depth, index=self.index
         )
 
     def measure_recall(self, queries: Mapping[str, str], run: Run, *, depth: int) -> dict[str, Any]:
-        """Measure the recall of a run against exact search; exact search has no such record."""
+        """Measure the recall of a run against exact search; empty for exact search."""
         sample = dict(islice(queries.items(), self.settings.recall_queries))
         if self.index is None or not sample:
             return {}
-        exact = replace(self, index=None).search(sample, depth=depth)
+        exact = replace(self, index=None).search(sample, depth)
         recall = recall_against_exact(run, exact, depth=depth)
         return {"recall_against_exact": recall, "recall_queries": len(sample)}
 
@@ -139,27 +114,18 @@ def search_embeddings(
     query_ids: Sequence[str],
     *,
     depth: int = 100,
-    index: VectorIndex | None = None,
-    rescore: int = 0,
+    index: faiss.Index | None = None,
 ) -> Run:
     """Rank a collection's passages for queries, (Q, D) float32.
 
-    An index may find fewer than `depth` passages, and the scores of compressed vectors are
-    estimates. With `rescore`, that many candidates (at least `depth`) get their exact scores.
+    An index may find fewer than `depth` passages, and its scores may be estimates.
     """
     _check_queries(queries, query_ids, embeddings.dimension)
+    k = min(depth + _SPARE, embeddings.n_passages)
     if index is None:
-        k = min(depth + _SPARE, embeddings.n_passages)
         scores, rows = find_best(queries, embeddings.blocks(), depth=k)
     else:
-        spare = _SPARE if isinstance(index, faiss.IndexScalarQuantizer) else 0  # it scores all
-        k = min(max(rescore, depth + spare), embeddings.n_passages)
         scores, rows = index.search(queries, k)  # (Q, k) both; row -1 for none
-        if rescore:
-            shown = bar(queries, "rescore", unit="query")
-            for query, own, found in zip(shown, scores, rows, strict=True):
-                is_row = found >= 0
-                own[is_row] = embeddings.vectors(found[is_row]) @ query
     return _make_run(query_ids, scores, rows, embeddings.ids, depth=depth)
 
 
@@ -185,9 +151,9 @@ def _make_run(
     unique = np.unique(rows[rows >= 0])
     id_of = dict(zip(unique.tolist(), ids(unique), strict=True))  # queries share the strings
     run: Run = {}
-    for query_id, own_rows, own in zip(query_ids, rows.tolist(), scores.tolist(), strict=True):
-        found = zip(own_rows, own, strict=True)
-        run[query_id] = {id_of[row]: score for row, score in found if row >= 0}
+    for query, query_id in enumerate(query_ids):
+        pairs = zip(rows[query].tolist(), scores[query].tolist(), strict=True)
+        run[query_id] = {id_of[row]: score for row, score in pairs if row >= 0}
     return cut_run(run, depth)
 
 
@@ -202,6 +168,8 @@ def _check_queries(queries: np.ndarray, query_ids: Sequence[str], dimension: int
 
 def recall_against_exact(run: Run, exact_run: Run, *, depth: int) -> float:
     """Return the share of exact search's best `depth` passages that a run found, 0 to 1."""
-    found, exact = cut_run(run, depth), cut_run(exact_run, depth)
-    shares = [len(best.keys() & found.get(q, {}).keys()) / len(best) for q, best in exact.items()]
+    run, exact_run = cut_run(run, depth), cut_run(exact_run, depth)
+    shares = []
+    for query, best in exact_run.items():
+        shares.append(len(best.keys() & run.get(query, {}).keys()) / len(best))
     return float(np.mean(shares))

@@ -41,38 +41,45 @@ class Fusion:
 
     def __str__(self) -> str:
         if self.weight is None:
-            how = f"reciprocal rank fusion (k = {RRF_K})"
+            method = f"reciprocal rank fusion (k = {RRF_K})"
         else:
             weights = f"BM25 {1 - self.weight:.2g}, vectors {self.weight:.2g}"
-            how = f"a sum of standardised scores ({weights})"
-        return f"{how} of the best {CANDIDATES} passages of each"
+            method = f"a sum of standardised scores ({weights})"
+        return f"{method} of the best {CANDIDATES} passages of each"
 
     def fuse(self, bm25_run: Run, dense_run: Run, *, depth: int = CANDIDATES) -> Run:
         """Fuse the two runs; keep the best `depth` passages of each query."""
-        points_of = _reciprocal_ranks if self.weight is None else _standardise
-        weights = (1.0, 1.0) if self.weight is None else (1 - self.weight, self.weight)
         fused: Run = {}
         for query_id in dict.fromkeys(chain(bm25_run, dense_run)):
-            ranked = [rank_passages(run.get(query_id, {})) for run in (bm25_run, dense_run)]
-            (bm25, other_bm25), (dense, other_dense) = (
-                points_of(dict(passages[:CANDIDATES])) for passages in ranked
-            )
-            scores = {
-                passage: weights[0] * bm25.get(passage, other_bm25)
-                + weights[1] * dense.get(passage, other_dense)
-                for passage in chain(bm25, dense)
-            }
+            bm25 = rank_passages(bm25_run.get(query_id, {}))
+            dense = rank_passages(dense_run.get(query_id, {}))
+            scores = self._add(dict(bm25[:CANDIDATES]), dict(dense[:CANDIDATES]))
             lowest = min(scores.values(), default=0.0)
-            further = zip_longest(*(passages[CANDIDATES:] for passages in ranked))
+            further = zip_longest(bm25[CANDIDATES:], dense[CANDIDATES:])
             for rank, pairs in enumerate(further, start=1):
                 for passage, _ in filter(None, pairs):
                     scores.setdefault(passage, lowest - rank)
             fused[query_id] = scores
         return cut_run(fused, depth)
 
+    def _add(self, bm25: Mapping[str, float], dense: Mapping[str, float]) -> dict[str, float]:
+        """Add up the points of the two best lists of one query."""
+        if self.weight is None:
+            points_of, bm25_weight, dense_weight = _reciprocal_ranks, 1.0, 1.0
+        else:
+            points_of, bm25_weight, dense_weight = _standardise, 1 - self.weight, self.weight
+        bm25_points, missing_bm25 = points_of(bm25)
+        dense_points, missing_dense = points_of(dense)
+        scores = {}
+        for passage in chain(bm25, dense):
+            bm25_score = bm25_points.get(passage, missing_bm25)
+            dense_score = dense_points.get(passage, missing_dense)
+            scores[passage] = bm25_weight * bm25_score + dense_weight * dense_score
+        return scores
+
 
 def _reciprocal_ranks(scores: Mapping[str, float]) -> tuple[dict[str, float], float]:
-    """Return the points of a query's passages, and those of a passage that was not found."""
+    """Return the points of a query's passages, and those of a passage that is not among them."""
     ranked = enumerate(rank_passages(scores), start=1)
     return {passage: 1 / (RRF_K + rank) for rank, (passage, _) in ranked}, 0.0
 

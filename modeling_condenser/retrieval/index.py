@@ -1,62 +1,61 @@
 """`Index` answers queries from a collection, for an application: by BM25, an encoder, or both.
 
-index.json       the system, and the settings of its search; written last
-passages.arrow   ids, titles and texts
+index.json       the system, and the settings of its search; written first
+passages.arrow   ids, titles, texts, headings and files; written last, so they tell what is complete
 bm25, embeddings, index-*   of the system
-
-`update` replaces the passages first, so an index that was killed in between is completed when it is
-opened.
 """
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 
-from modeling_condenser.collection.chunks import in_chunks
+from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_dev, load_passages
 from modeling_condenser.collection.passages import (
     COLUMNS,
     PassageIndex,
-    Row,
     check_passages,
     iterate_rows,
 )
 from modeling_condenser.collection.sentences import sentence_starts
-from modeling_condenser.files.atomic import atomic_file, atomic_folder, write_json
-from modeling_condenser.files.models import read_json
+from modeling_condenser.collection.text_files import read_json as read_json_rows
+from modeling_condenser.files.atomic import atomic_file, atomic_folder, read_json, write_json
 from modeling_condenser.files.progress import show_bars
 from modeling_condenser.files.settings import parse_settings
 
 from .dense import DenseSearcher, SearchSettings
 from .fusion import FUSIONS
 from .searchers import HybridSearcher, Searcher, open_searcher
-from .systems import HYBRID, System, SystemLike, parse_systems
+from .systems import System, SystemLike, parse_systems
 from .words import LANGUAGES, choose_language, split_words
 
 INDEX_FILE, PASSAGES_FILE = "index.json", "passages.arrow"
-_SCHEMA = pa.schema([(name, pa.string()) for name in COLUMNS])
+SOURCE_COLUMNS = ("headings", "file")  # of a collection by `condenser collect`
+_SCHEMA = pa.schema([(name, pa.string()) for name in (*COLUMNS, *SOURCE_COLUMNS)])
 
 PassageSource: TypeAlias = str | Path | Dataset | Mapping[str, str] | Sequence[str]
-"""Folder or Hub name of a collection, a data set with the columns `_id`, `title` and `text`, texts
-by id, or texts, whose ids are their places."""
+"""Folder or Hub name of a collection; a data set with the columns `_id`, `title` and `text`, and
+optionally `headings` and `file`; texts by id; or texts, whose ids are their places."""
 
 
 class Passage(NamedTuple):
-    """A passage that was found.
+    """A passage that answers a query.
 
     Attributes:
         words: of the query that it contains, without stopwords.
         sentence: of its text, the first with the most of these words.
+        headings, file: where it comes from, in a collection by `condenser collect`.
     """
 
     id: str
@@ -65,12 +64,15 @@ class Passage(NamedTuple):
     score: float
     words: tuple[str, ...]
     sentence: str
+    headings: str = ""
+    file: str = ""
 
 
 class _State(NamedTuple):
-    """What a search reads; an update replaces it whole."""
+    """What a search reads; an update replaces all of it at once."""
 
-    passages: PassageIndex
+    passages: Dataset  # read as Arrow tables
+    rows_of: PassageIndex
     searcher: Searcher
     stopwords: frozenset[str]
 
@@ -90,13 +92,11 @@ class Index:
     Use `build` or `open`.
     """
 
-    def __init__(
-        self, folder: Path, system: System, settings: SearchSettings, dev: Collection | None = None
-    ) -> None:
+    def __init__(self, folder: Path, system: System, settings: SearchSettings) -> None:
         self.folder, self.system, self.settings = folder, system, settings
         self._updating = Lock()
         self._temporary: tempfile.TemporaryDirectory | None = None
-        self._state = self._open(dev)
+        self._state: _State
 
     @classmethod
     def build(
@@ -112,7 +112,8 @@ class Index:
         Args:
             passages: see `PassageSource`.
             system: "bm25", an encoder, or "hybrid:ENCODER" (both), with settings after commas, as
-                in `condenser search`. The dev queries of a collection choose the fusion of both.
+                in `condenser search`, or a mapping. The dev queries of a collection choose the
+                fusion of both.
             folder: keeps the index; new, empty, or of a killed call. By default it is temporary.
             **settings: fields of `SearchSettings`, such as `index="HNSW32"`.
 
@@ -125,47 +126,42 @@ class Index:
         if parsed.kind == "run":
             raise ValueError(f"{parsed.model} is a run file, which cannot answer a new query.")
         temporary = tempfile.TemporaryDirectory(prefix="condenser-index-") if not folder else None
-        if search.database:
-            raise ValueError(
-                f"index is {search.index}, but an Index keeps its vectors in its folder: name a "
-                "faiss factory string, or use `condenser search` with a database."
-            )
         place = Path(temporary.name if temporary else str(folder)).resolve()
-        _check_folder(place)
-        _write_passages(place, passages)
+        _check_folder(place, may_be_partial=True)
         is_tuned = parsed.kind == "hybrid" and isinstance(passages, str | Path)
         dev = load_dev(str(passages), judged="") if is_tuned else None
-        index = cls(place, _anywhere(parsed), search, dev)
+        index = cls(place, _with_absolute_path(parsed), search)
         index._temporary = temporary
-        content = {"system": index.system.text, "settings": asdict(search)}
-        write_json(place / INDEX_FILE, content)
+        index._replace(passages, dev)
         return index
 
     @classmethod
     def open(cls, folder: str | Path) -> "Index":
-        """Open an index; an update that was killed is completed, which may take its time."""
-        content = read_json(Path(folder) / INDEX_FILE, None)
-        if content is None:
+        """Open an index."""
+        folder = Path(folder).resolve()
+        if not (folder / PASSAGES_FILE).is_file():
             raise FileNotFoundError(f"{folder} holds no complete index: use Index.build first.")
+        content = read_json(folder / INDEX_FILE, {})
         [settings] = parse_settings(content["settings"], SearchSettings)
         [system] = parse_systems([content["system"]], settings)
-        return cls(Path(folder).resolve(), system, settings)
+        index = cls(folder, system, settings)
+        index._state = index._prepare(Dataset.from_file(str(folder / PASSAGES_FILE)))
+        return index
 
     def save(self, folder: str | Path) -> None:
         """Copy the index to a new or empty folder."""
-        _check_folder(Path(folder), is_new=True)
-        with self._updating, atomic_folder(Path(folder)) as partial:
-            shutil.copytree(self.folder, partial, dirs_exist_ok=True)
+        _check_folder(Path(folder))
+        with self._updating, atomic_folder(Path(folder)) as new:
+            shutil.copytree(self.folder, new, dirs_exist_ok=True)
 
     def update(self, passages: PassageSource) -> None:
         """Change the index to these passages: encode new and changed ones, and drop all others.
 
         Passages are the same if title and text are. Searches go on with the earlier ones
-        meanwhile.
+        meanwhile. After a killed update, `open` has the earlier passages, whose vectors or index
+        may be made again.
         """
-        with self._updating:
-            _write_passages(self.folder, passages)
-            self._state = self._open()
+        self._replace(passages)
 
     def search(self, queries: Sequence[str], k: int = 10) -> list[list[Passage]]:
         """Find the best `k` passages for each query, best first; fewer if BM25 finds fewer."""
@@ -174,92 +170,121 @@ class Index:
             raise ValueError(f"Got {queries!r:.80}, expected a list of queries, such as [query].")
         if k < 1:
             raise ValueError(f"k is {k}, expected at least 1.")
-        passages, searcher, stopwords = self._state
+        passages, rows_of, searcher, stopwords = self._state
         with show_bars(False):
-            run = searcher.search(texts, depth=k)
-        read = passages.read(name for found in run.values() for name in found)
+            run = searcher.search(texts, k)
+        names = list(dict.fromkeys(chain.from_iterable(run.values())))
+        table: Any = passages[np.sort(rows_of.rows(names))] if names else pa.table({})
+        rows = {row["_id"]: row for row in table.to_pylist()}
         answers = []
         for place, query in texts.items():
             words = [word for word in dict.fromkeys(split_words(query)) if word not in stopwords]
-            found = run.get(place, {}).items()
-            answers.append([_show(name, *read[name], score, words) for name, score in found])
+            scores = run.get(place, {})
+            answers.append([_show(rows[name], score, words) for name, score in scores.items()])
         return answers
 
     def __len__(self) -> int:
-        return len(self._state.passages.content)
+        return len(self._state.passages)
 
     def __repr__(self) -> str:
         return f"Index({len(self):,} passages, {self.system.text}, {self.folder})"
 
-    def _open(self, dev: Collection | None = None) -> _State:
-        """Complete what the system needs to search the stored passages."""
-        passages: Any = Dataset.from_file(str(self.folder / PASSAGES_FILE))
-        searcher = open_searcher(
-            self.system,
-            passages,
-            self.folder,
-            settings=self.settings,
-            dev=dev,
-            replace_all=True,
+    def _replace(self, source: PassageSource, dev: Collection | None = None) -> None:
+        """Index other passages, and replace the files of the earlier ones."""
+        with self._updating:
+            table = _read_passages(source)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._write_settings()
+            new = self.folder / f".{PASSAGES_FILE}.new"
+            with atomic_file(new) as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
+                for batch in table.with_format("arrow").iter(batch_size=1000):
+                    stream.write_table(batch.cast(_SCHEMA))
+            state = self._prepare(Dataset.from_file(str(new)), dev)
+            self._write_settings()  # with the fusion that was chosen
+            new.replace(self.folder / PASSAGES_FILE)
+            self._state = state
+
+    def _write_settings(self) -> None:
+        content = {"system": self.system.text, "settings": asdict(self.settings)}
+        write_json(self.folder / INDEX_FILE, content)
+
+    def _prepare(self, passages: Dataset, dev: Collection | None = None) -> _State:
+        """Open the system on passages, and complete what it stores."""
+        searcher: Any = open_searcher(
+            self.system, passages, self.folder, settings=self.settings, dev=dev, replace_all=True
         )
+        searcher.search({"": "a"}, 1)  # opens all files, which an update replaces
+        bm25 = searcher
         if isinstance(searcher, HybridSearcher):
-            name = next(name for name, fusion in FUSIONS.items() if fusion == searcher.fusion)
-            settings = {**self.system.settings, "fusion": name}
-            self.system = replace(self.system, settings=settings)
-        searcher.search({"": "a"}, depth=1)  # opens all files, which an update replaces
-        parts: Any = searcher.bm25 if isinstance(searcher, HybridSearcher) else searcher
-        is_dense = isinstance(parts, DenseSearcher)
-        language = choose_language(passages) if is_dense else parts.language
-        return _State(PassageIndex(passages), searcher, frozenset(LANGUAGES[language]))
+            [fusion] = [name for name, each in FUSIONS.items() if each == searcher.fusion]
+            self.system = replace(self.system, settings={**self.system.settings, "fusion": fusion})
+            bm25 = searcher.bm25
+        is_dense = isinstance(searcher, DenseSearcher)
+        language = choose_language(passages) if is_dense else bm25.language
+        stopwords = frozenset(LANGUAGES[language])
+        return _State(passages.with_format("arrow"), PassageIndex(passages), searcher, stopwords)
 
 
-def _check_folder(folder: Path, *, is_new: bool = False) -> None:
-    """Raise a FileExistsError unless a folder is empty, or holds a part of an index."""
-    is_part = (folder / PASSAGES_FILE).is_file() and not (folder / INDEX_FILE).is_file()
-    # The names of what killed calls leave begin with a dot.
-    is_used = folder.is_file() or any(folder.glob("[!.]*"))
-    if is_used and (is_new or not is_part):
+def _check_folder(folder: Path, *, may_be_partial: bool = False) -> None:
+    """Raise a FileExistsError unless a folder is empty, or a killed `build` began it."""
+    is_partial = (folder / INDEX_FILE).is_file() and not (folder / PASSAGES_FILE).is_file()
+    if folder.is_file() or (any(folder.glob("[!.]*")) and not (is_partial and may_be_partial)):
         raise FileExistsError(
             f"{folder} is not empty: name a new folder, or use Index.open and update."
         )
 
 
-def _anywhere(system: System) -> System:
-    """The system with an absolute path of its model."""
+def _with_absolute_path(system: System) -> System:
+    """The system with an absolute path of its encoder."""
     place = system.encoder.model
-    if system.kind == "bm25" or not Path(place).exists():
+    if not (system.has_vectors and Path(place).exists()):
         return system
-    prefix = HYBRID if system.kind == "hybrid" else ""
-    return replace(system, model=f"{prefix}{Path(place).resolve()}")
+    return replace(system, model=f"{system.model.removesuffix(place)}{Path(place).resolve()}")
 
 
-def _write_passages(folder: Path, source: PassageSource) -> None:
-    """Check passages and write them into a folder."""
-    passages = check_passages(_read_passages(source), "the passages")
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_file(folder / PASSAGES_FILE) as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
-        for rows in in_chunks(passages, most=1000, text=itemgetter("text")):
-            stream.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
+def load_with_sources(collection: str | Path) -> Dataset:
+    """Load the passages of a collection, with `SOURCE_COLUMNS` if `condenser collect` made it."""
+    passages, corpus = load_passages(collection), Path(collection, CORPUS_FILE)
+    if not corpus.is_file():
+        return passages
+    columns: dict[str, list[str]] = {name: [] for name in SOURCE_COLUMNS}
+    for row in read_json_rows(corpus):
+        if not row.keys() >= columns.keys():
+            return passages
+        for name, values in columns.items():
+            values.append(row[name])
+    return concatenate_datasets([passages, Dataset.from_dict(columns)], axis=1)
 
 
-def _read_passages(source: PassageSource) -> Iterable[Row]:
+def _read_passages(source: PassageSource) -> Dataset:
+    """Read and check passages; the result has the columns of the schema."""
     if isinstance(source, str | Path):
-        source = load_passages(source)
-    if isinstance(source, Dataset):
-        if missing := set(COLUMNS) - set(source.column_names):
-            raise ValueError(
-                f"The data set lacks {', '.join(sorted(missing))}: expected {COLUMNS}."
-            )
-        return map(itemgetter(*COLUMNS), iterate_rows(source.select_columns(list(COLUMNS))))
-    if isinstance(source, Mapping):
-        return ((name, "", text) for name, text in source.items())
-    return ((str(place), "", text) for place, text in enumerate(source))
+        source = load_with_sources(source)
+    if not isinstance(source, Dataset):
+        texts = list(source.values() if isinstance(source, Mapping) else source)
+        ids = list(source) if isinstance(source, Mapping) else list(map(str, range(len(texts))))
+        source = Dataset.from_dict({"_id": ids, "title": [""] * len(ids), "text": texts})
+    if missing := set(COLUMNS) - set(source.column_names):
+        raise ValueError(f"The data set lacks {', '.join(sorted(missing))}: expected {COLUMNS}.")
+    rows = map(itemgetter(*COLUMNS), iterate_rows(source.select_columns(list(COLUMNS))))
+    for _ in check_passages(rows, "the passages"):
+        pass
+    for name in SOURCE_COLUMNS:
+        if name not in source.column_names:
+            source = source.add_column(name, [""] * len(source))
+    return source.select_columns(_SCHEMA.names)
 
 
-def _show(name: str, title: str, text: str, score: float, words: Sequence[str]) -> Passage:
-    own = set(split_words(f"{title} {text}"))
-    found = tuple(word for word in words if word in own)
-    places = [*sentence_starts(text), len(text)]
-    sentences = [text[start:end].strip() for start, end in pairwise(places)]
-    best = max(sentences, key=lambda each: len({*found} & {*split_words(each)}), default="")
-    return Passage(name, title, text, score, found, best)
+def _show(row: Mapping[str, str], score: float, words: Sequence[str]) -> Passage:
+    title, text = row["title"], row["text"]
+    passage_words = set(split_words(f"{title} {text}"))
+    common = [word for word in words if word in passage_words]
+    starts = [*sentence_starts(text), len(text)]
+    sentences = [text[start:end].strip() for start, end in pairwise(starts)]
+
+    def count_common(sentence: str) -> int:
+        return len(set(common) & set(split_words(sentence)))
+
+    best = max(sentences, key=count_common, default="")
+    source = (row["headings"], row["file"])
+    return Passage(row["_id"], title, text, score, tuple(common), best, *source)

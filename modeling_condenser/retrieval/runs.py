@@ -4,11 +4,12 @@ Passages are always ordered by descending score, and then by ascending id (by co
 a run does not depend on the order of the corpus.
 """
 
+import gzip
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from modeling_condenser.collection.text_files import read_lines
 from modeling_condenser.files.atomic import atomic_file
 
 Run = dict[str, dict[str, float]]
@@ -36,21 +37,17 @@ def find_own(qrels: Mapping[str, Mapping[str, int]]) -> set[str]:
 
 def drop_own_passages(run: Run, qrels: Mapping[str, Mapping[str, int]]) -> Run:
     """Remove the query itself from each ranking; see `find_own`."""
-    own = find_own(qrels)
-    return {
-        query: {p: s for p, s in scores.items() if p != query} if query in own else scores
-        for query, scores in run.items()
-    }
+    kept = dict(run)
+    for query in find_own(qrels) & run.keys():
+        kept[query] = {passage: score for passage, score in run[query].items() if passage != query}
+    return kept
 
 
 def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
     """Write a run as a TREC file, atomically; the tag is the system's name, in one word.
 
-    Reading the scores gives the same float64. A query without passages has no line. trec_eval
-    breaks ties by descending id, so its figures can differ where scores tie.
-
-    Raises:
-        ValueError: an id or the tag is not one word, or a score is not finite.
+    Reading the scores gives the same float64. trec_eval breaks ties by descending id, so its
+    figures can differ where scores tie. An id or a tag that is not one word is a ValueError.
     """
     path = Path(path)
     with atomic_file(path) as file:
@@ -68,17 +65,22 @@ def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
 
 def read_run(path: str | Path) -> Run:
     """Read a TREC run file, plain or `.gz`; as in trec_eval, the rank column is ignored."""
+    path = Path(path)
+    open_text: Any = gzip.open if path.suffix == ".gz" else open
     run: Run = {}
-    for number, line in read_lines(Path(path)):
-        try:
-            query_id, _, passage_id, rank, score, _ = line.split(maxsplit=5)
-            _, value = float(rank), float(score)
-            if not math.isfinite(value) or passage_id in run.setdefault(query_id, {}):
-                raise ValueError
-        except ValueError:
-            raise ValueError(
-                f"{path}:{number}: {line!r:.80}, expected query Q0 passage rank score tag, with a "
-                "finite score, and each passage once for a query."
-            ) from None
-        run[query_id][passage_id] = value
+    with open_text(path, "rt", encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                query_id, _, passage_id, rank, score, _ = line.split(maxsplit=5)
+                _, value = float(rank), float(score)
+                if not math.isfinite(value) or passage_id in run.setdefault(query_id, {}):
+                    raise ValueError
+            except ValueError:
+                raise ValueError(
+                    f"{path}:{number}: {line.strip()!r:.80}, expected query Q0 passage rank score"
+                    " tag, with a finite score, and each passage once for a query."
+                ) from None
+            run[query_id][passage_id] = value
     return run

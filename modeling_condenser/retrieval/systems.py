@@ -1,43 +1,35 @@
-"""Systems: anything that ranks passages, named by one word of a command.
+"""Systems: what ranks passages, named by a model and its settings.
 
     my-encoder                                   an export or a sentence-transformers model
-    google-bert/bert-base-uncased,pooling=mean   any encoder, with a stated pooling
+    google-bert/bert-base-uncased,pooling=mean   any encoder, with a pooling
     starter,pooling=cls                          the encoder that comes with this package
-    my-encoder,truncate_dim=64,precision=int8    the first 64 numbers, one byte each
+    my-encoder,truncate_dim=64                   the first 64 numbers of its vectors
     bm25,preset=msmarco-passage                  BM25, with a preset or with k1 and b
-    bm25,language=german                         without German stopwords
     hybrid:my-encoder                            BM25 and an encoder; dev queries choose the fusion
     hybrid:my-encoder,fusion=rrf                 reciprocal ranks; 0.3: the encoder's weight
-    runs/other-system.trec                       a TREC run file
-    my-encoder,query_prompt="find, then rank: "  a value with a comma is quoted as in a CSV file
+    runs/other-system.trec,name=other            a TREC run file, and a name for tables and folders
+    {model: my-encoder, query_prompt: "find, "}  a mapping in YAML, or in Python
 
-`searchers.py` opens them. Opening an encoder imports torch; importing this module does not.
+`searchers.py` opens systems. Importing this module does not import torch.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.files.atomic import checksum_file
-from modeling_condenser.files.contract import (
-    CONTRACT_FILE,
-    EncodingContract,
-    Pooling,
-    Similarity,
-)
-from modeling_condenser.files.models import find_model_folder, find_weights
+from modeling_condenser.files.contract import Pooling, Similarity
 from modeling_condenser.files.run_folder import MODEL_FOLDER
-from modeling_condenser.files.settings import is_path, refuse_ambiguous
+from modeling_condenser.files.settings import parse_value
+from modeling_condenser.publishing.provenance import PROVENANCE_FILE
 
-from .bm25 import read_settings
 from .dense import SearchSettings
 from .fusion import FUSIONS
-from .indices import Precision
 from .words import LANGUAGES
 
 if TYPE_CHECKING:
@@ -48,22 +40,20 @@ HYBRID = "hybrid:"
 Kind = Literal["bm25", "run", "encoder", "hybrid"]
 
 # The type or the allowed values of each setting.
-_ENCODER_SETTINGS = {
+_ENCODER_SETTINGS: dict[str, Any] = {
     "pooling": get_args(Pooling),
     "similarity": get_args(Similarity),
-    "precision": get_args(Precision),
     "dtype": get_args(Dtype),
-    **dict.fromkeys("query_max_length passage_max_length token_budget truncate_dim".split(), int),
-    **dict.fromkeys("title_separator query_prompt passage_prompt name".split(), str),
+    **dict.fromkeys(("query_max_length", "passage_max_length", "token_budget"), int),
+    "truncate_dim": int,
+    **dict.fromkeys(("title_separator", "query_prompt", "passage_prompt"), str),
 }
 _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
-    "bm25": {"preset": str, "k1": float, "b": float, "language": tuple(LANGUAGES), "name": str},
-    "run": {"name": str},
+    "bm25": {"preset": str, "k1": float, "b": float, "language": tuple(LANGUAGES)},
+    "run": {},
     "encoder": _ENCODER_SETTINGS,
     "hybrid": {**_ENCODER_SETTINGS, "fusion": tuple(FUSIONS)},
 }
-_COMPRESSION = ("truncate_dim", "precision")
-_SETTING = re.compile(r',(\w+)=("(?:[^"]|"")*+"(?=,|\Z)|[^,]*)')
 _LONGEST_VALUE, _LONGEST_NAME = 40, 200  # characters in a system's name, bytes in a folder's
 
 
@@ -73,10 +63,10 @@ class System:
 
     Attributes:
         model: "bm25", a TREC run file, folder or Hub name of an encoder, or "hybrid:ENCODER".
-        settings: arguments of `Bm25` or `Retriever`, and `precision` and `fusion`.
+        settings: arguments of `Bm25` or `Retriever`, and `fusion`.
         stated_name: replaces the name that is made from model and settings.
         devices: to encode on; by default all GPUs, or the CPU.
-        opened: text -> the encoder that was opened last. Systems of one evaluation share it.
+        opened: the encoder that was opened last; the systems of one call share it.
     """
 
     model: str
@@ -98,48 +88,47 @@ class System:
         return self.kind in ("encoder", "hybrid")
 
     @property
-    def precision(self) -> Precision:
-        return self.settings.get("precision", "float32")
-
-    @property
     def is_export(self) -> bool:
-        """Whether it is a local export with its own contract, whose card can show its results."""
-        has_contract = (Path(self.model) / CONTRACT_FILE).is_file()
-        return self.kind == "encoder" and has_contract and not self.settings.keys() - {"dtype"}
+        """Whether it is a local export as it is, whose card can show its results."""
+        has_provenance = (Path(self.model) / PROVENANCE_FILE).is_file()
+        return self.kind == "encoder" and has_provenance and not self.settings.keys() - {"dtype"}
 
     @property
     def encoder(self) -> "System":
         """The encoder of a hybrid system; any other system itself."""
         if self.kind != "hybrid":
             return self
-        return replace(self.without("fusion"), model=self.model[len(HYBRID) :], stated_name=None)
-
-    @property
-    def whole(self) -> "System":
-        """The encoder, with all numbers of its vectors."""
-        return self.encoder.without(*_COMPRESSION)
+        model = self.model.removeprefix(HYBRID)
+        return replace(self.without("fusion"), model=model, stated_name=None)
 
     def without(self, *names: str) -> "System":
         """Return the system without some settings."""
-        return replace(self, settings={n: v for n, v in self.settings.items() if n not in names})
+        settings = {name: v for name, v in self.settings.items() if name not in names}
+        return replace(self, settings=settings)
 
     @property
     def name(self) -> str:
         """The name in files and tables; by default that of the model, with its settings."""
-        values = [_short(value) for name, value in self.settings.items() if name != "token_budget"]
-        kind = [self.kind] if self.kind == "hybrid" else []
-        return self.stated_name or "-".join([*kind, _base_name(self.encoder.model), *values])
+        if self.stated_name:
+            return self.stated_name
+        parts = ["hybrid"] if self.kind == "hybrid" else []
+        parts.append(_base_name(self.encoder.model))
+        parts += map(_shorten, self.without("token_budget").settings.values())
+        return "-".join(parts)
 
     @property
     def vectors_name(self) -> str:
-        """The name of the folder with its embeddings, which are the whole vectors."""
-        return as_folder(self.whole.name)
+        """The name of the folder with its embeddings, which are not truncated."""
+        return as_folder(self.encoder.without("truncate_dim").name)
 
     @property
     def text(self) -> str:
-        """The text that `parse_system` reads as this system."""
+        """The system as a word of a command, which `parse_system` reads."""
         values = {**self.settings, **({"name": self.stated_name} if self.stated_name else {})}
-        return ",".join([self.model, *(f"{n}={_quote(str(v))}" for n, v in values.items())])
+        words = [self.model, *(f"{name}={value}" for name, value in values.items())]
+        if any("," in word for word in words):
+            return json.dumps({"model": self.model, **values}, ensure_ascii=False)
+        return ",".join(words)
 
     @property
     def published_text(self) -> str:
@@ -150,17 +139,11 @@ class System:
         return replace(self, model=self.model.removesuffix(place) + _base_name(place)).text
 
     def completed(self, search: SearchSettings) -> "System":
-        """Return the system with the settings of a search that it does not state itself."""
+        """Return the system with the settings of a search that it does not have itself."""
         if not self.has_vectors:
             return self
-        settings = {**self.settings, **search.changed("dtype", *_COMPRESSION), **self.settings}
-        system = replace(self, settings=settings, devices=search.device_list)
-        if system.precision != "float32" and not search.is_exact:
-            raise ValueError(
-                f"{self.model} has precision={system.precision}, so the index {search.index} would"
-                " have no effect: leave out one of the two."
-            )
-        return system
+        settings = {**search.changed("dtype", "truncate_dim"), **self.settings}
+        return replace(self, settings=settings, devices=search.device_list)
 
     def open(self) -> "Retriever":
         """Load the encoder, unless it was the one that was opened last."""
@@ -169,136 +152,92 @@ class System:
 
         if self.kind != "encoder":
             raise ValueError(f"{self.model} has no vectors: name an encoder.")
-        if self.precision != "float32":
-            raise ValueError("precision is a setting of search only: leave it out.")
-        key = replace(self, stated_name=None).text
+        settings = dict(self.settings)
+        dimension = settings.pop("truncate_dim", None)
+        key = f"{self.model} {settings}"
         if key not in self.opened:
             self.opened.clear()
             device = local_device(self.devices)
-            self.opened[key] = Retriever(
-                self.model, device=device, **self.without("precision").settings
-            )
-        return self.opened[key]
+            self.opened[key] = Retriever(self.model, device=device, **settings)
+        retriever = self.opened[key]
+        return retriever if dimension is None else retriever.truncated(dimension)
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        """Identifies everything that its runs depend on."""
+        """Identifies everything that its runs depend on; opens an encoder."""
+        if self.kind == "encoder":
+            return self.open().fingerprint
         if self.kind == "run":
             return checksum_file(Path(self.model))
-        if self.kind == "bm25":
-            settings = {"language": "by the text", **self.settings}
-            language = settings.pop("language")
-            k1, b = read_settings(**settings)
-            return f"{BM25} k1={k1} b={b} language={language}"
-        if self.kind == "hybrid":
-            how = self.settings.get("fusion", "chosen on dev queries")
-            return f"{how}, {System(BM25).fingerprint}, {self.encoder.fingerprint}"
-        own = self._fingerprint_vectors()
-        return own if self.precision == "float32" else f"{own} {self.precision}"
-
-    def _fingerprint_vectors(self) -> str:
-        """The fingerprint of the retriever; a model with a contract is not opened for it."""
-        from modeling_condenser.encoding.opening import fingerprint_retriever
-
-        folder, dimension = find_model_folder(self.model), self.settings.get("truncate_dim")
-        if not (folder / CONTRACT_FILE).is_file():
-            retriever = self.whole.open()
-            return (retriever if dimension is None else retriever.truncated(dimension)).fingerprint
-        stated = {n: v for n, v in self.settings.items() if n in EncodingContract.__annotations__}
-        contract = replace(EncodingContract.load(folder), **stated)
-        dtype = self.settings.get("dtype", "float32")
-        return fingerprint_retriever(folder, contract, dtype=dtype, truncate_dim=dimension)
+        text = replace(self, stated_name=None).text
+        return f"{text} {self.encoder.open().fingerprint}" if self.kind == "hybrid" else text
 
 
 SystemLike = str | Path | Mapping[str, Any] | System
 """A system, its text, or its `model` and settings as a mapping."""
 
 
-def list_systems(systems: SystemLike | Iterable[SystemLike]) -> list[str]:
-    """Return the texts of one or more systems."""
-    is_one = isinstance(systems, str | Path | Mapping | System)
-    return list(map(system_text, [systems] if is_one else systems))  # type: ignore[arg-type]
+def parse_system(system: SystemLike) -> System:
+    """Parse `MODEL[,setting=value]...`, or a mapping of `model` and settings.
+
+    The settings of an encoder are those of `Retriever`, those of bm25 those of `Bm25`. Every system
+    has the setting `name`. A wrong setting is a ValueError.
+    """
+    if isinstance(system, System):
+        return system
+    if isinstance(system, str) and system.startswith("{"):
+        system = parse_value(system)
+    if isinstance(system, Mapping):
+        values = {name: value for name, value in system.items() if value is not None}
+        model = str(values.pop("model", ""))
+    else:
+        model, *words = str(system).split(",")
+        values = dict(word.partition("=")[::2] for word in words)
+    if not model.strip():
+        raise ValueError(f"{system!r} names no system: begin with an encoder or bm25.")
+    parsed = System(model)
+    if parsed.kind == "hybrid" and parsed.encoder.kind != "encoder":
+        raise ValueError(f"{model} has no vectors to fuse with BM25: name an encoder.")
+    known = {**_SETTINGS[parsed.kind], "name": str}
+    if unknown := [name for name in values if name not in known]:
+        raise ValueError(
+            f"{model} has no setting {unknown[0]!r}; it has {', '.join(known)}. A path or a value"
+            " with a comma needs a mapping: {model: PATH, SETTING: VALUE}."
+        )
+    settings = {name: _convert(name, value, known[name]) for name, value in values.items()}
+    stated_name = settings.pop("name", None)
+    return System(model, settings, stated_name)
 
 
 def system_text(system: SystemLike) -> str:
     """Return the text of a system, as a command would name it."""
-    if isinstance(system, Mapping):
-        stated = {name: value for name, value in system.items() if value is not None}
-        if "model" not in stated:
-            raise ValueError(f"{dict(system)} names no system: add the field model.")
-        system = System(str(stated.pop("model")), stated)
-    return system.text if isinstance(system, System) else str(system)
+    return parse_system(system).text
 
 
-def parse_system(system: SystemLike) -> System:
-    """Parse `MODEL[,setting=value]...`.
-
-    The settings of an encoder are those of `Retriever`, those of bm25 those of `Bm25`. Every system
-    has the setting `name`, its name in tables. A value in double quotes may contain commas; quotes
-    in it are doubled. The longest path that exists at the beginning is the model, so a path may
-    contain commas. A wrong setting is a ValueError.
-    """
-    if isinstance(system, System):
-        return system
-    text = system_text(system)
-    ends = [place for place, sign in enumerate(text) if sign == ","] + [len(text)]
-    end = next((e for e in reversed(ends) if is_path(text[:e].removeprefix(HYBRID))), ends[0])
-    named = System(text[:end])
-    if not named.model.strip():
-        raise ValueError(f"{text!r} names no system: begin with an encoder or bm25.")
-    if named.model == BM25 and (find_weights(Path(BM25)) or Path(BM25).is_file()):
-        refuse_ambiguous(BM25, "the search by words")
-    if named.kind == "hybrid" and named.encoder.kind != "encoder":
-        raise ValueError(f"{named.model} has no vectors to fuse with BM25: name an encoder.")
-    settings = _read_settings(named, text[end:])
-    name = settings.pop("name", None)
-    return System(named.model, settings, name)
+def _convert(name: str, value: Any, kind: Any) -> Any:
+    """Convert a value, often a text, to a type, or check that it is one of a tuple."""
+    try:
+        return kind[kind.index(str(value))] if isinstance(kind, tuple) else kind(value)
+    except ValueError:
+        expected = f"one of {', '.join(kind)}" if isinstance(kind, tuple) else kind.__name__
+        raise ValueError(f"{name} is {value!r}, expected {expected}.") from None
 
 
-def _read_settings(system: System, text: str) -> dict[str, Any]:
-    """Read `[,setting=value]...`, the settings of a system."""
-    known, settings = _SETTINGS[system.kind], dict[str, Any]()
-    while text:
-        match = _SETTING.match(text)
-        if match is None or match[1] not in known:
-            wrong, expected = text[1:].partition(",")[0], "=…, ".join(known)
-            raise ValueError(
-                f"{system.model} has no setting {wrong!r}: expected {expected}=…. A value with a"
-                ' comma needs double quotes, as in name="a, b".'
-            )
-        name, value = match.groups()
-        text, kind = text[match.end() :], known[name]
-        if len(value) > 1 and value[0] == value[-1] == '"':
-            value = value[1:-1].replace('""', '"')
-        try:
-            settings[name] = kind[kind.index(value)] if isinstance(kind, tuple) else kind(value)
-        except ValueError:
-            expected = f"one of {', '.join(kind)}" if isinstance(kind, tuple) else kind.__name__
-            raise ValueError(f"{name} is {value!r}, expected {expected}.") from None
-    return settings
-
-
-def parse_systems(words: Iterable[SystemLike], search: SearchSettings) -> list[System]:
-    """Parse the systems of one search, complete them with its settings, and check both."""
-    systems: dict[str, System] = {}
+def parse_systems(systems: Iterable[SystemLike], search: SearchSettings) -> list[System]:
+    """Parse the systems of one search, and complete them with its settings."""
+    parsed: dict[str, System] = {}
     opened: dict[str, Retriever] = {}
-    for word in words:
-        system = replace(parse_system(word).completed(search), opened=opened)
-        if systems.setdefault(system.name, system) != system:
+    for each in systems:
+        system = replace(parse_system(each).completed(search), opened=opened)
+        if parsed.setdefault(system.name, system) != system:
             raise ValueError(
-                f"{systems[system.name].model} and {system.model} have the same name"
+                f"{parsed[system.name].model} and {system.model} have the same name"
                 f" {system.name!r}: rename one, as in {system.model},name=OTHER"
             )
-    dense = [system for system in systems.values() if system.has_vectors]
-    if (unused := search.changed("index", *_COMPRESSION)) and not dense:
+    unused = search.changed("index", "truncate_dim")
+    if unused and not any(system.has_vectors for system in parsed.values()):
         raise ValueError(f"No system has vectors: leave out {', '.join(unused)}.")
-    is_float = all(system.precision == "float32" for system in dense)
-    if search.rescore and search.is_exact and is_float:
-        raise ValueError(
-            f"rescore is {search.rescore}, but exact search has the exact scores already: name an"
-            " index, such as IVF256,Flat, or a precision, or leave it out."
-        )
-    return list(systems.values())
+    return list(parsed.values())
 
 
 def _base_name(model: str) -> str:
@@ -309,12 +248,7 @@ def _base_name(model: str) -> str:
     return path.parent.name if path.name == MODEL_FOLDER else path.name
 
 
-def _quote(text: str) -> str:
-    is_plain = "," not in text and not text.startswith('"')
-    return text if is_plain else '"{}"'.format(text.replace('"', '""'))
-
-
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     """Shorten a value, such as a prompt, for a name on one line."""
     text, words = str(value), " ".join(str(value).split())
     if len(text) <= _LONGEST_VALUE and text.isprintable():

@@ -1,7 +1,4 @@
-"""Words for BM25: splits texts of all scripts into words, and chooses the stopwords.
-
-`space/page/ranking.js` splits queries in the same way.
-"""
+"""Words for BM25: splits texts of all scripts into words, and chooses the stopwords."""
 
 import logging
 import re
@@ -56,8 +53,10 @@ def split_words(text: str) -> list[str]:
     """
     if text.isascii():  # the same, twice as fast
         return re.findall(r"\w{2,}", text.lower())
-    words = _WORD.findall(unicodedata.normalize("NFKC", text).lower())
-    return [part for word in words for part in (_pairs(word) if _IS_SPACELESS(word) else (word,))]
+    words: list[str] = []
+    for word in _WORD.findall(unicodedata.normalize("NFKC", text).lower()):
+        words += _pairs(word) if _IS_SPACELESS(word) else [word]
+    return words
 
 
 def _pairs(run: str) -> list[str]:
@@ -68,11 +67,11 @@ def _pairs(run: str) -> list[str]:
 def choose_language(passages: Dataset) -> str:
     """Choose the stopwords: "english" if a sample of the passages looks English, else "none"."""
     rows = range(0, len(passages), max(1, len(passages) // _SAMPLE))
-    found: list[bool] = []
+    are_english: list[bool] = []
     for row in iterate_rows(passages.select(rows).select_columns(["title", "text"])):
         words = split_words(f"{row['title']} {row['text'][:_SAMPLE_LENGTH]}")
-        found += (word in _ONLY_ENGLISH for word in words)
-    if sum(found) >= _LEAST_SHARE * len(found) > 0:
+        are_english += (word in _ONLY_ENGLISH for word in words)
+    if sum(are_english) >= _LEAST_SHARE * len(are_english) > 0:
         logger.info("BM25: the text looks English, so English stopwords are left out.")
         return "english"
     logger.info(

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hub_scripts.main import main
-from modeling_condenser.collection.collect import collect
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.files.contract import EncodingContract
@@ -64,7 +63,7 @@ def test_a_query_is_answered_with_scores_titles_and_texts(encoder, collection, s
     written = (folder / "shard-00000.npy").stat().st_mtime_ns
     assert search("-k", 2, encoder, collection, QUERY) == expected[:4]
     assert (folder / "shard-00000.npy").stat().st_mtime_ns == written
-    evaluate(encoder, collection)
+    evaluate(systems=str(encoder), collection=str(collection))
     assert (folder / "shard-00000.npy").stat().st_mtime_ns == written
     assert {file.name for file in encoder.parent.iterdir()} == {"work", "encoder"}
 
@@ -91,15 +90,15 @@ def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     passages = load_passages(collection)
     query = passages[0]["text"]
-    run = Bm25(passages, preset="thesis").search({"q": query}, depth=2)["q"]
+    run = Bm25(passages, preset="thesis").search({"q": query}, 2)["q"]
     lines = search("bm25,preset=thesis", collection, query, "-k", 2)
     assert [line.split()[1:3] for line in lines[::2]] == [
         [passage_id, f"({score:.4g})"] for passage_id, score in run.items()
     ]
-    assert Path("runs/evaluation/small/embeddings/bm25-thesis/bm25/bm25.json").is_file()
+    assert Path("runs/evaluation/small/embeddings/bm25-thesis/bm25/index").is_dir()
     typed = f"{query}\nxylophone\n"
     first, second = search("bm25", collection, "--json", "-k", 2, typed=typed)
-    default = Bm25(passages).search({"q": query}, depth=2)["q"]
+    default = Bm25(passages).search({"q": query}, 2)["q"]
     rows = {row["_id"]: row for row in passages}
     assert json.loads(first) == {
         "query": query,
@@ -109,14 +108,13 @@ def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeyp
         ],
     }
     assert json.loads(second) == {"query": "xylophone", "passages": []}
-    text = "The shop sells telescopes."
-    Path("files").mkdir()
-    Path("files", "shop.md").write_text(f"# Shop\n\n## What we sell\n\n{text}\n")
-    collect(["files"], "collected")
+    place = {"headings": "What we sell", "file": "files/shop.md"}  # as of `condenser collect`
+    row = {"_id": "a", "title": "Shop", "text": "The shop sells telescopes.", **place}
+    Path("collected").mkdir()
+    Path("collected/corpus.jsonl").write_text(json.dumps(row))
     [line] = search("bm25", "collected", "telescopes", "--json")
-    [found] = json.loads(line)["passages"]
-    place = {"headings": "What we sell", "file": "files/shop.md"}
-    assert {name: found[name] for name in ("text", *place)} == {"text": text, **place}
+    [hit] = json.loads(line)["passages"]
+    assert {name: hit[name] for name in ("text", *place)} == {"text": row["text"], **place}
     assert search("bm25", collection, query, "-k", "-1") == (
         "error: k is -1, expected at least 1.\n"
     )

@@ -1,21 +1,18 @@
 """Fused runs, worked out by hand; the choice of a fusion; and hybrid search beside its parts."""
 
 import random
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.retrieval import fusion
-from modeling_condenser.retrieval.bm25 import Bm25
+from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.fusion import DEFAULT, FUSIONS, Fusion, choose_fusion
-from modeling_condenser.retrieval.runs import cut_run, read_run
+from modeling_condenser.retrieval.runs import cut_run
 from modeling_condenser.retrieval.searchers import HybridSearcher, StoredRun, open_searcher
-from modeling_condenser.retrieval.systems import parse_system
+from modeling_condenser.retrieval.systems import parse_systems
 
 # Mean 3, deviation 1: a is +1, b is -1.
 BM25 = {"q": {"a": 4.0, "b": 2.0}}
@@ -76,7 +73,7 @@ def test_the_weights_of_a_hybrid_do_not_depend_on_the_depth():
     parts: Any = [StoredRun(run) for run in ranked]
     for each in FUSIONS.values():
         hybrid = HybridSearcher(*parts, each)
-        at_100, at_300 = (list(hybrid.search({"q": ""}, depth=n)["q"].items()) for n in (100, 300))
+        at_100, at_300 = (list(hybrid.search({"q": ""}, n)["q"].items()) for n in (100, 300))
         assert at_300[:100] == at_100 and len(at_300) == 300
 
 
@@ -104,44 +101,32 @@ def alike(scores, n=20):
 
 def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_path, monkeypatch):
     monkeypatch.setattr(fusion, "FEWEST_QUERIES", 1)
-    collection = Path(shutil.copytree(collection, tmp_path / "small"))
-    shutil.copy(collection / "qrels/train.tsv", collection / "qrels/dev.tsv")
-    word, out, opened = f"{bert_folder},pooling=mean", tmp_path / "out", []
-    init = Retriever.__init__
-    monkeypatch.setattr(
-        Retriever, "__init__", lambda self, *a, **k: (opened.append(a), init(self, *a, **k))[1]
-    )
-    systems = ["bm25", word, f"hybrid:{word}", f"hybrid:{word},fusion=rrf"]
-    report = evaluate(systems, collection, output_dir=out)
+    opened, init = [], Retriever.__init__
+
+    def note(self: Retriever, *args: Any, **settings: Any) -> None:
+        opened.append(args)
+        init(self, *args, **settings)
+
+    monkeypatch.setattr(Retriever, "__init__", note)
+    encoder = f"{bert_folder},pooling=mean"
+    words = ["bm25", encoder, f"hybrid:{encoder}", f"hybrid:{encoder},fusion=rrf"]
+    loaded, dev = load_collection(collection), load_collection(collection, split="train")
+    searchers: list[Any] = [
+        open_searcher(system, loaded.passages, tmp_path, dev=dev)
+        for system in parse_systems(words, SearchSettings())
+    ]
     assert len(opened) == 1
-    lexical_run, dense_run, fused, by_ranks = (read_run(r.run_file) for r in report.results)
-    assert by_ranks == FUSIONS["rrf"].fuse(lexical_run, dense_run)
-    loaded, dev = load_collection(collection), load_dev(collection, judged="test")
-    assert dev is not None
-    lexical, dense, chosen, untuned = (
-        open_searcher(parse_system(system), loaded.passages, tmp_path, dev=judged)
-        for system, judged in zip(systems[:3] + systems[2:3], [None, None, dev, None], strict=True)
-    )
-    runs = [part.search(dev.queries, depth=100) for part in (lexical, dense)]
-    assert chosen.fusion == choose_fusion(runs[0], runs[1], dev.qrels)
+    runs = [searcher.search(loaded.queries, 100) for searcher in searchers]
+    bm25, dense, chosen, by_ranks = searchers
+    dev_runs = [part.search(dev.queries, 100) for part in (bm25, dense)]
+    assert chosen.fusion == choose_fusion(dev_runs[0], dev_runs[1], dev.qrels)
+    assert runs[2] == chosen.fusion.fuse(runs[0], runs[1])
+    assert runs[3] == FUSIONS["rrf"].fuse(runs[0], runs[1])
+    few = chosen.search(loaded.queries, 3)
+    assert few == {query: dict(list(run.items())[:3]) for query, run in runs[2].items()}
+    [hybrid] = parse_systems(words[2:3], SearchSettings())
+    untuned: Any = open_searcher(hybrid, loaded.passages, tmp_path)
     assert untuned.fusion == DEFAULT
-    assert fused == chosen.fusion.fuse(lexical_run, dense_run)
-    assert report.results[2].record["fusion"] == str(chosen.fusion) in report.file.read_text()
-    few = chosen.search(loaded.queries, depth=3)
-    assert few == {query: dict(list(run.items())[:3]) for query, run in fused.items()}
-    # Encoded once, and the queries that are judged are not those that a choice is made on.
-    assert len({file.parent.name for file in out.rglob("manifest.json")}) == 1
-    assert load_dev(collection, judged="dev.small") is None
-
-
-def test_a_stored_run_of_an_export_is_measured_without_opening_it(
-    retriever, collection, tmp_path, monkeypatch
-):
-    systems = [retriever, f"hybrid:{retriever},fusion=rrf", "bm25"]
-    first = evaluate(systems, collection, output_dir=tmp_path)
-    monkeypatch.delattr(Retriever, "__init__")
-    monkeypatch.delattr(Bm25, "__init__")
-    assert evaluate(systems, collection, output_dir=tmp_path).means == first.means
 
 
 def test_a_dev_query_that_is_a_passage_chooses_as_if_it_were_not():

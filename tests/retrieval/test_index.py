@@ -1,8 +1,8 @@
 """`Index` beside the systems that it is made of, changed, reopened, and shared by threads."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from datasets import Dataset
 
 from modeling_condenser import Index, Retriever
 from modeling_condenser.collection.load import load_collection, load_passages
+from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.searchers import open_searcher
 from modeling_condenser.retrieval.systems import parse_system
 from tests.encoding.making import note_encoded
@@ -19,7 +20,6 @@ TEXTS = {
     "may": "In May the flowers open. The river is high then. Snow melts.",
     "snow": "Snow falls in winter.",
 }
-MILVUS = "milvus:a.db"
 QUERY = "where does the snow melt into a river?"
 
 
@@ -57,7 +57,7 @@ def test_an_encoder_and_hybrid_search_rank_as_the_systems_do(
     index = Index.build(str(collection), system, folder=tmp_path / "index")
     loaded = load_collection(collection)
     searcher = open_searcher(parse_system(system), loaded.passages, tmp_path / "other")
-    expected = searcher.search(loaded.queries, depth=5)
+    expected = searcher.search(loaded.queries, 5)
     monkeypatch.chdir(tmp_path)  # the index knows where its model is
     for each in (index, Index.open("index")):
         answers = each.search(list(loaded.queries.values()), k=5)
@@ -66,37 +66,67 @@ def test_an_encoder_and_hybrid_search_rank_as_the_systems_do(
         assert [list(run) for run in found] == [list(run) for run in expected.values()]
 
 
-def test_an_update_encodes_what_is_new_and_a_killed_one_is_completed(
+def test_an_update_encodes_what_is_new_and_a_killed_one_changes_no_answer(
     retriever, collection, tmp_path, monkeypatch
 ):
     passages = load_passages(collection)
     rows = passages.to_list()
     rows[3]["text"] += " Alpine marmots whistle."
     rows = [*rows[:10], *rows[12:], {"_id": "new", "title": "Marmots", "text": "They whistle."}]
+    changed, queries = Dataset.from_list(rows), ["marmots whistle", "glacier"]
     index = Index.build(passages, f"hybrid:{retriever}", folder=tmp_path / "index")
-    before = index.search(["marmots whistle"])
-    monkeypatch.setattr(Retriever, "encode_passages", Mock(side_effect=KeyboardInterrupt))
+    before = index.search(queries, k=60)
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    # The embeddings are replaced, but not the index of BM25.
+    monkeypatch.setattr(Bm25, "_make_index", fail)
     with pytest.raises(KeyboardInterrupt):
-        index.update(Dataset.from_list(rows))
-    assert index.search(["marmots whistle"]) == before
+        index.update(changed)
     monkeypatch.undo()
-    encoded = note_encoded(monkeypatch)
+    assert index.search(queries, k=60) == before
     reopened = Index.open(tmp_path / "index")
+    answers = reopened.search(queries, k=60)
+    assert [[p.id for p in hits] for hits in answers] == [[p.id for p in hits] for hits in before]
+    encoded = note_encoded(monkeypatch)
+    reopened.update(changed)
     assert encoded == [rows[3]["_id"], "new"]
-    index.update(Dataset.from_list(rows))
-    assert len(encoded) == 2
-    fresh = Index.build(Dataset.from_list(rows), f"hybrid:{retriever}", folder=tmp_path / "fresh")
-    wanted = fresh.search(["marmots whistle", "glacier"], k=20)
-    for each in (index, reopened):
-        found = each.search(["marmots whistle", "glacier"], k=20)
-        assert [[p.id for p in own] for own in found] == [[p.id for p in own] for own in wanted]
-        scores = [[[p.score for p in own] for own in answers] for answers in (found, wanted)]
-        np.testing.assert_allclose(scores[0][0], scores[1][0], atol=1e-5)
-    [found] = reopened.search(["marmots whistle"], k=len(rows))
-    assert {passage.id for passage in found if passage.words} == {"new", rows[3]["_id"]}
+    reopened.update(changed)
+    assert len(encoded) == 2 and len(reopened) == len(rows)
+    fresh = Index.build(changed, f"hybrid:{retriever}", folder=tmp_path / "fresh")
+    expected = fresh.search(queries, k=60)
+    for each in (reopened, Index.open(tmp_path / "index")):
+        for hits, wanted in zip(each.search(queries, k=60), expected, strict=True):
+            assert [hit.id for hit in hits] == [hit.id for hit in wanted]
+            scores = [[hit.score for hit in answer] for answer in (hits, wanted)]
+            np.testing.assert_allclose(scores[0], scores[1], atol=1e-5)
+    [hits] = reopened.search(["marmots whistle"], k=len(rows))
+    assert {hit.id for hit in hits if hit.words} == {"new", rows[3]["_id"]}
 
 
-@pytest.mark.parametrize("system", ["bm25", "{}", "hybrid:{},precision=int8"])
+def test_a_killed_build_is_continued(retriever, collection, tmp_path, monkeypatch):
+    encoded = note_encoded(monkeypatch)
+    monkeypatch.setattr(Bm25, "search", lambda *_: [][0])
+    with pytest.raises(IndexError):
+        Index.build(collection, f"hybrid:{retriever}", folder=tmp_path / "index")
+    with pytest.raises(FileNotFoundError, match="holds no complete index"):
+        Index.open(tmp_path / "index")
+    monkeypatch.undo()
+    index = Index.build(collection, f"hybrid:{retriever}", folder=tmp_path / "index")
+    assert len(index) == len(encoded)
+
+
+def test_passages_of_own_files_have_their_headings_and_file(tmp_path):
+    row = {"_id": "a", "title": "Shop", "text": "We sell telescopes.", "headings": "What we sell"}
+    corpus = json.dumps({**row, "file": "files/shop.md"}) + "\n"  # as `condenser collect` does
+    (tmp_path / "corpus.jsonl").write_text(corpus)
+    Index.build(tmp_path, folder=tmp_path / "index")
+    [[hit]] = Index.open(tmp_path / "index").search(["telescopes"])
+    assert (hit.headings, hit.file) == ("What we sell", "files/shop.md")
+
+
+@pytest.mark.parametrize("system", ["bm25", "{}", "hybrid:{}"])
 def test_eight_threads_get_the_answers_of_one_also_during_an_update(system, retriever, collection):
     loaded = load_collection(collection)
     queries = list(loaded.queries.values())
@@ -107,8 +137,8 @@ def test_eight_threads_get_the_answers_of_one_also_during_an_update(system, retr
         answers = [threads.submit(index.search, [query], 5) for query in queries]
         index.update(swapped)
         answers += [threads.submit(index.search, [query], 5) for query in queries]
-        found = [[passage.id for passage in answer.result()[0]] for answer in answers]
-    assert found == expected * 2
+        hits = [[passage.id for passage in answer.result()[0]] for answer in answers]
+    assert hits == expected * 2
 
 
 def test_the_example_of_the_docs_prints_what_they_say(tmp_path, monkeypatch, capsys):
@@ -138,7 +168,6 @@ def test_what_does_not_fit_is_refused(tmp_path):
         (ValueError, "there are no passages", lambda: Index.build([])),
         (ValueError, "'a', '', None\\), expected three texts", lambda: index.update({"a": None})),  # type: ignore[dict-item]
         (ValueError, "1 passages repeat the id", lambda: index.update(twice)),
-        (ValueError, "keeps its vectors in", lambda: Index.build(TEXTS, "starter", index=MILVUS)),
         (ValueError, "no white space", lambda: index.update({"a b": "text"})),
         (ValueError, "lacks _id, title", lambda: index.update(Dataset.from_dict({"text": [""]}))),
         (ValueError, "expected a list of queries", lambda: index.search("snow")),
@@ -149,11 +178,6 @@ def test_what_does_not_fit_is_refused(tmp_path):
         with pytest.raises(error, match=message):
             call()
     assert index.search([QUERY])[0][0].id == "may"
-
-
-def test_what_a_killed_build_leaves_is_no_obstacle(tmp_path):
-    (tmp_path / ".passages.arrow.host-1.partial").touch()
-    assert len(Index.build(TEXTS, folder=tmp_path)) == len(TEXTS)
 
 
 @pytest.mark.parametrize("system", ["bm25", "{}"])
