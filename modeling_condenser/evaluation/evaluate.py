@@ -8,7 +8,7 @@
 import json
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,6 @@ from modeling_condenser.retrieval.systems import (
     System,
     SystemLike,
     as_folder,
-    list_systems,
     parse_systems,
     system_text,
 )
@@ -117,7 +116,9 @@ def evaluate(
         >>> print(report)
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
-    settings |= {"systems": list_systems(systems), "collection": collection, "split": split}
+    is_one = isinstance(systems, str | Path | Mapping | System)
+    texts = [system_text(each) for each in ([systems] if is_one else systems)]  # type: ignore
+    settings |= {"systems": texts, "collection": collection, "split": split}
     settings |= {"measures": measures, "output_dir": output_dir}
     settings["baseline"] = baseline and system_text(baseline)
     recipe, search = parse_settings(settings, EvaluationRecipe, SearchSettings)
@@ -143,7 +144,7 @@ def evaluate(
             results = [measure_similarity(system, items, name=file.stem) for system in parsed]
     for i, system in enumerate(parsed):
         if recipe.cost and system.kind == "encoder":
-            whole = system.without("truncate_dim", "precision")
+            whole = system.without("truncate_dim")
             cost = measure_cost(system.model, settings=whole.settings)
             results[i] = replace(results[i], cost=cost)
     report = write_report(
@@ -229,7 +230,7 @@ def _command(
     if recipe.baseline:
         words += ["--baseline", words.pop(0)]
     defaults = {**vars(EvaluationRecipe(["bm25"], "")), **vars(SearchSettings()), "split": ""}
-    stated = {**vars(recipe), **vars(search), "index": search.published_index}
+    stated = {**vars(recipe), **vars(search)}
     for name in ("task", "split", "measures", "depth", "columns", "cost", "seed", *INDEX_SETTINGS):
         if (value := stated[name]) != defaults[name]:
             words += [f"--{name}", value if isinstance(value, str) else json.dumps(value)]

@@ -43,7 +43,7 @@ from .measures import Evaluation, evaluate_run
 from .significance import correct
 
 # Fields of `SearchSettings` that an approximate search's result depends on.
-INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
+INDEX_SETTINGS = ("index", "search_parameters", "index_seed")
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Evaluator:
     def _run_file(self, system: System, depth: int, *place: str) -> Path:
         words = ["run", str(depth)]
         if system.has_vectors and not self.search.is_exact:
-            words += filter(None, (self.search.published_index, self.search.search_parameters))
+            words += filter(None, (self.search.index, self.search.search_parameters))
         return self.place(system)[0].joinpath(*place, f"{as_folder('-'.join(words))}.trec")
 
     def _search(
@@ -146,7 +146,7 @@ class Evaluator:
         }
         if system.has_vectors:
             identity |= {name: getattr(self.search, name) for name in INDEX_SETTINGS}
-            identity["index"] = self.search.published_index
+            identity["index"] = self.search.index
         run_file = self._run_file(system, depth, *place)
         record_file = run_file.with_suffix(".json")
         if not record_file.is_file():
