@@ -158,7 +158,6 @@ def _make_run(
 
 
 def _check_queries(queries: np.ndarray, query_ids: Sequence[str], dimension: int) -> None:
-    """Raise a ValueError unless queries are finite (Q, dimension) float32 with Q unique ids."""
     check_vectors(queries, len(set(query_ids)))
     if queries.shape[1] != dimension:
         raise ValueError(

@@ -127,7 +127,7 @@ class Index:
             raise ValueError(f"{parsed.model} is a run file, which cannot answer a new query.")
         temporary = tempfile.TemporaryDirectory(prefix="condenser-index-") if not folder else None
         place = Path(temporary.name if temporary else str(folder)).resolve()
-        _check_folder(place, may_be_partial=True)
+        _check_folder(place)
         is_tuned = parsed.kind == "hybrid" and isinstance(passages, str | Path)
         dev = load_dev(str(passages), judged="") if is_tuned else None
         index = cls(place, _with_absolute_path(parsed), search)
@@ -149,7 +149,7 @@ class Index:
         return index
 
     def save(self, folder: str | Path) -> None:
-        """Copy the index to a new or empty folder."""
+        """Copy the index to a new folder."""
         _check_folder(Path(folder))
         with self._updating, atomic_folder(Path(folder)) as new:
             shutil.copytree(self.folder, new, dirs_exist_ok=True)
@@ -225,10 +225,10 @@ class Index:
         return _State(passages.with_format("arrow"), PassageIndex(passages), searcher, stopwords)
 
 
-def _check_folder(folder: Path, *, may_be_partial: bool = False) -> None:
-    """Raise a FileExistsError unless a folder is empty, or a killed `build` began it."""
+def _check_folder(folder: Path) -> None:
+    """Raise a FileExistsError unless a folder is new, empty, or of a killed `build`."""
     is_partial = (folder / INDEX_FILE).is_file() and not (folder / PASSAGES_FILE).is_file()
-    if folder.is_file() or (any(folder.glob("[!.]*")) and not (is_partial and may_be_partial)):
+    if folder.is_file() or (any(folder.glob("[!.]*")) and not is_partial):
         raise FileExistsError(
             f"{folder} is not empty: name a new folder, or use Index.open and update."
         )
@@ -276,15 +276,16 @@ def _read_passages(source: PassageSource) -> Dataset:
 
 
 def _show(row: Mapping[str, str], score: float, words: Sequence[str]) -> Passage:
+    """Make an answer of a row, with the words and the sentence that match the query's words."""
     title, text = row["title"], row["text"]
     passage_words = set(split_words(f"{title} {text}"))
-    common = [word for word in words if word in passage_words]
-    starts = [*sentence_starts(text), len(text)]
-    sentences = [text[start:end].strip() for start, end in pairwise(starts)]
+    common = tuple(word for word in words if word in passage_words)
 
     def count_common(sentence: str) -> int:
         return len(set(common) & set(split_words(sentence)))
 
+    starts = [*sentence_starts(text), len(text)]
+    sentences = [text[start:end].strip() for start, end in pairwise(starts)]
     best = max(sentences, key=count_common, default="")
     source = (row["headings"], row["file"])
-    return Passage(row["_id"], title, text, score, tuple(common), best, *source)
+    return Passage(row["_id"], title, text, score, common, best, *source)

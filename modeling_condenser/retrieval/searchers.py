@@ -140,8 +140,8 @@ def _copy_stored(retriever: "Retriever", passages: Dataset, place: Path) -> None
     """Copy the vectors that `adapt` stored beside its model, if they are of these passages."""
     stored = retriever.folder.parent / EMBEDDINGS_FOLDER
     manifest = read_json(stored / MANIFEST_FILE, {})
-    if manifest.get("retriever") == retriever.fingerprint and manifest[
-        "passages"
-    ] == fingerprint_passages(passages):
+    if manifest.get("retriever") != retriever.fingerprint:
+        return
+    if manifest["passages"] == fingerprint_passages(passages):
         with atomic_folder(place) as new:
             shutil.copytree(stored, new, dirs_exist_ok=True)

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from yaml import YAMLError
+
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.files.atomic import checksum_file
 from modeling_condenser.files.contract import Pooling, Similarity
@@ -142,7 +144,9 @@ class System:
         """Return the system with the settings of a search that it does not have itself."""
         if not self.has_vectors:
             return self
-        settings = {**search.changed("dtype", "truncate_dim"), **self.settings}
+        settings = dict(self.settings)
+        for name, value in search.changed("dtype", "truncate_dim").items():
+            settings.setdefault(name, value)
         return replace(self, settings=settings, devices=search.device_list)
 
     def open(self) -> "Retriever":
@@ -165,12 +169,13 @@ class System:
     @property
     def fingerprint(self) -> str:
         """Identifies everything that its runs depend on; opens an encoder."""
-        if self.kind == "encoder":
-            return self.open().fingerprint
         if self.kind == "run":
             return checksum_file(Path(self.model))
-        text = replace(self, stated_name=None).text
-        return f"{text} {self.encoder.open().fingerprint}" if self.kind == "hybrid" else text
+        if self.kind == "bm25":
+            return replace(self, stated_name=None).text
+        if self.kind == "hybrid":
+            return f"{self.settings.get('fusion')} {self.encoder.fingerprint}"
+        return self.open().fingerprint
 
 
 SystemLike = str | Path | Mapping[str, Any] | System
@@ -186,7 +191,10 @@ def parse_system(system: SystemLike) -> System:
     if isinstance(system, System):
         return system
     if isinstance(system, str) and system.startswith("{"):
-        system = parse_value(system)
+        try:
+            system = parse_value(system)
+        except YAMLError as error:
+            raise ValueError(f"{system} is not a valid mapping: {error}") from error
     if isinstance(system, Mapping):
         values = {name: value for name, value in system.items() if value is not None}
         model = str(values.pop("model", ""))

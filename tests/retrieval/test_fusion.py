@@ -117,7 +117,7 @@ def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_
     ]
     assert len(opened) == 1
     runs = [searcher.search(loaded.queries, 100) for searcher in searchers]
-    bm25, dense, chosen, by_ranks = searchers
+    bm25, dense, chosen, _ = searchers
     dev_runs = [part.search(dev.queries, 100) for part in (bm25, dense)]
     assert chosen.fusion == choose_fusion(dev_runs[0], dev_runs[1], dev.qrels)
     assert runs[2] == chosen.fusion.fuse(runs[0], runs[1])

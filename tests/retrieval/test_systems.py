@@ -58,10 +58,10 @@ def test_a_system_takes_the_settings_of_a_search_that_it_does_not_have():
     search = SearchSettings(dtype="bfloat16", truncate_dim=8)
     words = ["owner/bert,pooling=cls", "hybrid:owner/bert,fusion=rrf", "x,dtype=float32", "bm25"]
     short, hybrid, other, bm25 = parse_systems(words, search)
-    assert short.settings == {"dtype": "bfloat16", "truncate_dim": 8, "pooling": "cls"}
+    assert short.settings == {"pooling": "cls", "dtype": "bfloat16", "truncate_dim": 8}
     assert hybrid.encoder.settings == {"dtype": "bfloat16", "truncate_dim": 8}
     assert other.settings == {"dtype": "float32", "truncate_dim": 8} and not bm25.settings
-    assert (short.name, short.vectors_name) == ("bert-bfloat16-8-cls", "bert-bfloat16-cls")
+    assert (short.name, short.vectors_name) == ("bert-cls-bfloat16-8", "bert-cls-bfloat16")
 
 
 def test_a_run_file_answers_the_queries_that_it_has():
@@ -79,6 +79,7 @@ def test_a_run_file_answers_the_queries_that_it_has():
         ("hybrid:x,fusion=1.0", r"fusion is '1\.0', expected one of rrf, 0\.1, 0\.2"),
         ("bm25,pooling=mean", "bm25 has no setting 'pooling'; it has preset, k1, b, language, na"),
         ("x,query_prompt=a, b", "x has no setting ' b'; .* with a comma needs a mapping"),
+        ("{model: x", "is not a valid mapping"),
         ("x,query_max_length=long", "query_max_length is 'long', expected int"),
     ],
 )
