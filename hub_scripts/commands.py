@@ -166,9 +166,9 @@ def mine(line: "CommandLine") -> None:
     plain = ("system", "collection", "output_dir")
     settings = line.read(MiningRecipe, SearchSettings, plain=plain)
     from modeling_condenser.files.run_folder import read_run
-    from modeling_condenser.finetuning import mine as stage
+    from modeling_condenser.finetuning.mine import mine as stage
 
-    file = stage.mine(**settings)
+    file = stage(**settings)
     facts = read_run(file.parent)
     print(f"{facts['queries']:,} queries, {facts['negatives']:,} negatives")
     print(
@@ -178,11 +178,7 @@ def mine(line: "CommandLine") -> None:
     dropped = [f"{name} {n:,}" for name, n in facts["dropped"].items()]
     print(f"dropped: {', '.join(dropped) or 'none'}")
     print(f"negatives: {file}")
-    examples = file.with_name(stage.EXAMPLES_FILE)
-    data: tuple[object, ...] = ("--collection", settings["collection"], "--negatives", file)
-    if examples.is_file():  # which needs no judgements
-        print(f"examples: {examples}")
-        data = ("--data", examples)
+    data = ("--collection", settings["collection"], "--negatives", file)
     where = ("--encoder", "ENCODER", *data, "--output_dir", f"{file.parent}-finetuned")
     _print_next("finetune", "finetune/own-text", *where, yours="ENCODER")
 

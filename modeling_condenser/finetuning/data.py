@@ -6,18 +6,20 @@ score. The texts include the prompts. Rows that cannot be used are left out and 
 """
 
 import csv
+import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from glob import glob
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
-from datasets import Dataset, Features, List, Value, load_dataset
+from datasets import Dataset, Features, List, Value, concatenate_datasets, load_dataset
 
 from modeling_condenser.collection.collection import Collection, fingerprint_passages
 from modeling_condenser.collection.load import load_collection
@@ -39,9 +41,11 @@ logger = logging.getLogger(__name__)
 Row = Mapping[str, Any]
 Example = dict[str, Any]
 
-_READERS = {"jsonl": "json", "json": "json", "csv": "csv", "tsv": "csv", "parquet": "parquet"}
+_READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv"}
+_READERS[".parquet"] = "parquet"
 _COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst", ".zip"}
 _LABEL_COLUMNS = {"query": "question", "positive": "passage"}  # those of `condenser collect`
+_CHARACTERS_AT_ONCE = 2**20
 _BLANK, _NO_NEGATIVE = "rows with a blank text", "rows without a negative"
 
 _TEXT = Value("string")
@@ -127,7 +131,6 @@ def _text_examples(
     if recipe.objective == "mse_cosine":
         make, features = make_graded_pair, _PAIR
     columns = recipe.columns if isinstance(recipe.columns, Mapping) else {}
-    rows = open_rows(recipe)
 
     def convert(row: Row, number: int) -> Example:
         labels = {ours: row[name] for ours, name in _LABEL_COLUMNS.items() if name in row}
@@ -144,62 +147,85 @@ def _text_examples(
             raise ValueError(f"{recipe.data}, row {number + 1}: {error}") from error
         return {**dict.fromkeys(features), **example, "row_number": number}
 
-    table = rows.map(
-        convert,
-        with_indices=True,
-        remove_columns=rows.column_names,
-        features=Features(features),
-        load_from_cache_file=False,  # the cache does not see a change of this code
-    )
+    tables = []
+    for rows in open_rows(recipe, contract.title_separator):
+        table = rows.map(
+            convert,
+            with_indices=True,
+            remove_columns=rows.column_names,
+            features=Features(features),
+            load_from_cache_file=False,  # the cache does not see a change of this code
+        )
+        tables.append(table)
+    table = concatenate_datasets(tables)
     reasons = table.data.column("left_out").to_pandas()
     left_out = Counter[str](reasons.dropna().tolist())
     return (table.select(np.flatnonzero(reasons.isna())) if left_out else table), left_out
 
 
-def open_rows(recipe: FinetuningRecipe) -> Dataset:
-    """Open the rows of a recipe's files or Hub data set."""
+def open_rows(recipe: FinetuningRecipe, title_separator: str = " ") -> list[Dataset]:
+    """Open the rows of each of a recipe's files, or of its Hub data set."""
     names = [recipe.data] if isinstance(recipe.data, str) else recipe.data or []
-    files: list[str] = []
+    tables: list[Dataset] = []
     for name in names:
-        matching = [name] if Path(name).is_file() else sorted(glob(name))
-        if not matching and len(names) > 1:
+        files = [name] if Path(name).is_file() else sorted(glob(name))
+        if not files and len(names) > 1:
             raise FileNotFoundError(f"There is no file {name!r}.")
-        files += matching
-    if files:
-        reader, options = _reader_of(files[0], recipe)
-        table = load_dataset(reader, data_files=files, split="train", **options)
-    else:
+        tables += [_open_file(file, recipe, title_separator) for file in files]
+    if not tables:
         name, revision = split_revision(names[0])
         split = recipe.split or "train"
-        table = load_dataset(name, recipe.data_name, split=split, revision=revision)
-    if recipe.first_rows is not None:
-        table = table.select(range(min(recipe.first_rows, len(table))))
-    return table
+        tables = [load_dataset(name, recipe.data_name, split=split, revision=revision)]
+    most = recipe.first_rows
+    return [table if most is None else table.take(min(most, len(table))) for table in tables]
 
 
-def _reader_of(file: str, recipe: FinetuningRecipe) -> tuple[str, dict[str, Any]]:
-    """The reader of `datasets` for a file, and its options."""
+def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dataset:
+    """Open the rows of a file, whose ending says what it holds."""
     endings = [suffix for suffix in Path(file).suffixes if suffix not in _COMPRESSIONS]
-    ending = endings[-1][1:] if endings else ""
+    ending = endings[-1] if endings else ""
     if ending not in _READERS:
         raise ValueError(f"{file}: expected a file of type {', '.join(_READERS)}.")
-    if _READERS[ending] != "csv":
-        return _READERS[ending], {}
-    options: dict[str, Any] = {"sep": ",", "keep_default_na": False, "nrows": recipe.first_rows}
-    if ending == "tsv":
-        options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
-    if isinstance(recipe.columns, list):
-        options["names"] = columns = recipe.columns
-    else:
-        columns = pd.read_csv(file, **{**options, "nrows": 0}).columns.tolist()
-    # All columns are text, because types would be guessed otherwise.
-    return "csv", {**options, "features": Features(dict.fromkeys(columns, _TEXT))}
+    options: dict[str, Any] = {}
+    if ending == ".json":
+        with fsspec.open(file, "rt", encoding="utf-8", compression="infer") as text:
+            if text.read(1) == "[":
+                changed = Path(file).stat().st_mtime_ns  # `datasets` has a cache by arguments
+                options = {"file": file, "separator": title_separator, "changed": changed}
+                return Dataset.from_generator(_read_array, gen_kwargs=options)
+    if _READERS[ending] == "csv":
+        options = {"sep": ",", "keep_default_na": False, "nrows": recipe.first_rows}
+        if ending == ".tsv":
+            options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
+        if isinstance(recipe.columns, list):
+            options["names"] = columns = recipe.columns
+        else:
+            columns = pd.read_csv(file, **{**options, "nrows": 0}).columns.tolist()
+        # All columns are text, because types would be guessed otherwise.
+        options["features"] = Features(dict.fromkeys(columns, _TEXT))
+    return load_dataset(_READERS[ending], data_files=file, split="train", **options)
+
+
+def _read_array(file: str, separator: str, changed: int) -> Iterator[Row]:
+    """Read a JSON array item by item, because those of DPR have gigabytes; see `read_dpr`."""
+    decoder, text = json.JSONDecoder(), ""
+    with fsspec.open(file, "rt", encoding="utf-8", compression="infer") as stream:
+        while chunk := stream.read(_CHARACTERS_AT_ONCE):
+            text += chunk
+            place = 0
+            while (start := text.find("{", place)) >= 0:
+                try:
+                    item, place = decoder.raw_decode(text, start)
+                except json.JSONDecodeError:  # the item ends in the next chunk
+                    break
+                yield read_dpr(item, separator) if "positive_ctxs" in item else item
+            text = text[place:]
+    if text.strip("[] \r\n\t"):
+        raise ValueError(f"{file} is not a JSON array, or its end is missing: {text!r:.80}.")
 
 
 def make_example(row: Row, recipe: FinetuningRecipe, contract: EncodingContract) -> Example:
     """Make an example of a query with passages."""
-    if "positive_ctxs" in row:
-        row = _read_dpr(row, contract.title_separator)
     query, positive = row["query"] or "", row["positive"] or ""
     negatives = [] if recipe.n_negatives == 0 else _negatives_of(row)
     if not query.strip() or not positive.strip():
@@ -231,7 +257,7 @@ def _negatives_of(row: Row) -> list[str]:
     return [row[name] for name in names if row.get(name)]
 
 
-def _read_dpr(entry: Row, separator: str) -> Row:
+def read_dpr(entry: Row, separator: str) -> Row:
     """Read an entry of DPR's JSON as a row; passages begin with their titles.
 
     As in DPR (Karpukhin et al. 2020, section 4.2), only the first positive is used, and other
@@ -283,8 +309,8 @@ def _collection_examples(
             continue
         if recipe.is_distilled and "negative_teacher_scores" not in line:
             raise ValueError(
-                f"objective {recipe.objective} learns a cross-encoder's scores, but the file has no "
-                "cross-encoder scores: mine with a cross_encoder, or use objective contrastive."
+                f"objective {recipe.objective} needs a cross-encoder's scores, but the file has "
+                "none: mine with cross_encoder, or use objective contrastive."
             )
         positives = line.get("positive_ids") or judged[query_id]
         known_ids, known_contents = known.find(query_id, positives)

@@ -65,7 +65,9 @@ def finetune(**settings: Any) -> Path:
         ValueError: a setting or the data does not fit.
         FileNotFoundError: the encoder, the collection or a file does not exist.
     """
-    dev = load_dev_queries(settings) if settings.get("load_best_model_at_end", True) else None
+    dev = None
+    if settings.get("load_best_model_at_end", settings.get("eval_strategy") != "no"):
+        dev = load_dev_queries(settings)
     # Without dev queries, only a recipe that sets save_steps wants checkpoints.
     saving: dict[str, Any] = {"save_strategy": "steps" if "save_steps" in settings else "no"}
     if dev is not None:

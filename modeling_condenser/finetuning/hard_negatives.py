@@ -1,18 +1,19 @@
 """Files of hard negatives, one line a query, and the passages that are no negatives of a query."""
 
-import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import fsspec
+
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.passages import PassageIndex, hash_text
 
 
 def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
-    """Read a file of hard negatives, plain or .gz.
+    """Read a file of hard negatives, plain or compressed.
 
     It holds JSON lines as `condenser mine` writes them; or, if it is a .tsv or .txt file, lines of
     query id, tab and passage ids separated by commas (train.negatives.tsv of RocketQA).
@@ -22,8 +23,7 @@ def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
         cross-encoder's `positive_teacher_scores` and `negative_teacher_scores` (log-odds).
     """
     is_table = bool({".tsv", ".txt"} & {*file.suffixes})
-    open_text: Any = gzip.open if file.suffix == ".gz" else open
-    with open_text(file, "rt", encoding="utf-8") as lines:
+    with fsspec.open(file, "rt", encoding="utf-8", compression="infer") as lines:
         for line in lines:
             if is_table:
                 query_id, passage_ids = line.rstrip("\n").split("\t")

@@ -1,7 +1,6 @@
 """Mines hard negatives: passages that a system finds for a query and that are not relevant.
 
     negatives.jsonl   ids, one line per query, in the order of the queries
-    examples.jsonl    on request, texts, one line per query and positive
     recipe.yaml, run.json
 
 BM25, encoders, hybrids and run files are searched in the same way. sentence-transformers'
@@ -13,13 +12,12 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from scipy.special import expit
@@ -46,7 +44,7 @@ from modeling_condenser.files.run_folder import (
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.runs import rank_passages
-from modeling_condenser.retrieval.searchers import open_searcher
+from modeling_condenser.retrieval.searchers import Searcher, open_searcher
 from modeling_condenser.retrieval.systems import parse_systems
 
 from .hard_negatives import KnownPassages, judged_positives
@@ -54,7 +52,7 @@ from .recipe import MiningRecipe
 
 logger = logging.getLogger(__name__)
 
-NEGATIVES_FILE, EXAMPLES_FILE = "negatives.jsonl", "examples.jsonl"
+NEGATIVES_FILE = "negatives.jsonl"
 _QUERIES_AT_ONCE = 4096  # memory grows with it; exact search reads all vectors each time
 _CANDIDATES_AT_ONCE = 64  # that a cross-encoder scores
 
@@ -102,27 +100,14 @@ def mine(**settings: Any) -> Path:
     place = folder / "search"
     searcher = open_searcher(system, collection.passages, place, settings=search, dev=dev)
     miner = Miner(recipe, collection, PassageIndex(collection.passages), scorer)
-    query_ids, sizes = list(labelled), []
-    with ExitStack() as files:
-        file = files.enter_context(atomic_file(negatives))
-        examples = None
-        if recipe.with_text:
-            examples = files.enter_context(atomic_file(folder / EXAMPLES_FILE))
-        shown = files.enter_context(bar(None, "mining", unit="query", total=len(query_ids)))
-        for first in range(0, len(query_ids), _QUERIES_AT_ONCE):
-            some = query_ids[first : first + _QUERIES_AT_ONCE]
-            queries = {query_id: collection.queries[query_id] for query_id in some}
-            run = searcher.search(queries, depth=recipe.last_rank)
-            for query_id in some:
-                ranked = rank_passages(run.get(query_id, {}))
-                line = miner.mine(query_id, labelled[query_id], ranked)
-                shown.update()
-                if line is None:
-                    continue
-                sizes.append(len(line["negative_ids"]))
-                file.write(_as_line(line))
-                if examples is not None:
-                    examples.writelines(_as_line(example) for example in miner.examples(line))
+    with atomic_file(negatives) as file:
+        sizes = _write_negatives(miner, searcher, labelled, file)
+        if not sum(sizes):
+            raise ValueError(
+                f"No query of {recipe.collection}, split {recipe.split}, has a negative (dropped: "
+                f"{dict(miner.dropped)}): check that the system searches these queries, or set "
+                "weaker filters."
+            )
         facts = {
             "seed": recipe.seed,
             "queries": len(sizes),
@@ -133,18 +118,28 @@ def mine(**settings: Any) -> Path:
             "dropped": miner.dropped,
             "seconds": round(time.perf_counter() - started, 1),
         }
-        if not sum(sizes):
-            raise ValueError(
-                f"No query of {recipe.collection}, split {recipe.split}, has a negative (dropped: "
-                f"{dict(miner.dropped)}): check that the system searches these queries, or set "
-                "weaker filters."
-            )
         record_run(folder, facts)
     return negatives
 
 
-def _as_line(record: dict[str, Any]) -> bytes:
-    return (json.dumps(record, ensure_ascii=False) + "\n").encode()
+def _write_negatives(
+    miner: "Miner", searcher: Searcher, labelled: Mapping[str, Sequence[str]], file: BinaryIO
+) -> list[int]:
+    """Write a line for each query with a positive; return the numbers of their negatives."""
+    query_ids, sizes = list(labelled), []
+    with bar(None, "mining", unit="query", total=len(query_ids)) as shown:
+        for first in range(0, len(query_ids), _QUERIES_AT_ONCE):
+            some = query_ids[first : first + _QUERIES_AT_ONCE]
+            queries = {query_id: miner.collection.queries[query_id] for query_id in some}
+            run = searcher.search(queries, depth=miner.recipe.last_rank)
+            for query_id in some:
+                ranked = rank_passages(run.get(query_id, {}))
+                line = miner.mine(query_id, labelled[query_id], ranked)
+                if line is not None:
+                    sizes.append(len(line["negative_ids"]))
+                    file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+                shown.update()
+    return sizes
 
 
 class Candidate(NamedTuple):
@@ -268,30 +263,9 @@ class Miner:
     def _score(self, query_id: str, passage_ids: Sequence[str]) -> list[float]:
         """The cross-encoder's log-odds of relevance."""
         assert self.scorer is not None
-        query, texts = self.collection.queries[query_id], self._texts(passage_ids)
-        pairs = [(query, texts[name]) for name in passage_ids]
+        query, texts = self.collection.queries[query_id], self.index.read(passage_ids)
+        pairs = [(query, " ".join(texts[name]).strip()) for name in passage_ids]
         return self.scorer.predict(pairs, show_progress_bar=False).tolist()
-
-    def _texts(self, passage_ids: Sequence[str]) -> dict[str, str]:
-        """Return passage id -> title and text, joined."""
-        read = self.index.read(passage_ids)
-        return {name: f"{title} {text}" if title else text for name, (title, text) in read.items()}
-
-    def examples(self, line: dict[str, Any]) -> list[dict[str, Any]]:
-        """Rows of texts for each positive of a mined line, as `condenser finetune --data` reads."""
-        negatives, rows = line["negative_ids"], []
-        texts = self._texts([*line["positive_ids"], *negatives])
-        for place, positive in enumerate(line["positive_ids"] if negatives else ()):
-            row: dict[str, Any] = {
-                "query": self.collection.queries[line["query_id"]],
-                "positive": texts[positive],
-                "negatives": [texts[name] for name in negatives],
-            }
-            if self.scorer is not None:
-                score = line["positive_teacher_scores"][place]
-                row["scores"] = [score, *line["negative_teacher_scores"]]
-            rows.append(row)
-        return rows
 
 
 def open_cross_encoder(model: str, *, device: str | None = None) -> CrossEncoder:

@@ -42,7 +42,7 @@ class FinetuningRecipe:
         data_name: configuration of a Hub data set.
         columns: our names -> the data's names, such as {query: question}; or, for a file without
             a header, the list of all its columns in their order.
-        first_rows: read at most this many rows of the data.
+        first_rows: read at most this many rows of each file, or of a Hub data set.
         train_size: number of training examples to use, all by default.
         subset_seed: selects them; the subsets of one seed are nested.
         n_negatives: how many of a row's negatives to train with, drawn anew each epoch; 1 for
@@ -137,11 +137,6 @@ class FinetuningRecipe:
         return self.objective in ("triplet", "margin_mse", "kl") or bool(self.n_negatives)
 
     @property
-    def is_ranking(self) -> bool:
-        """Whether the objective trains a retriever, which dev queries can measure."""
-        return self.objective in ("contrastive", "margin_mse", "kl")
-
-    @property
     def is_distilled(self) -> bool:
         """Whether the objective learns from a cross-encoder's scores."""
         return self.objective in ("margin_mse", "kl")
@@ -198,7 +193,6 @@ class MiningRecipe:
             negatives, for distillation.
         negative_below: drop candidates for which the cross-encoder's probability of relevance is
             at least this; 0.1 in RocketQA.
-        with_text: also write the texts, one line per query and positive.
     """
 
     system: str | dict[str, Any]
@@ -215,7 +209,6 @@ class MiningRecipe:
     answer_filter: bool = False
     cross_encoder: str | None = None
     negative_below: float | None = None
-    with_text: bool = False
 
     def __post_init__(self) -> None:
         check_least(self, n_negatives=1, first_rank=1, last_rank=self.first_rank)

@@ -3,10 +3,12 @@
 import gzip
 import json
 import shutil
+from itertools import chain
 from typing import Any
 
 import pytest
 from datasets import Dataset
+from datasets.exceptions import DatasetGenerationError
 
 from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.finetuning import data as data_module
@@ -17,6 +19,7 @@ from modeling_condenser.finetuning.data import (
     make_example,
     make_graded_pair,
     open_rows,
+    read_dpr,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
@@ -29,7 +32,7 @@ TEXT_ROWS = [{"query": text, "positive": f"p {text}"} for text in TEXTS]
 
 def read(data: Any, **settings: Any) -> list[Any]:
     data = [str(file) for file in data] if isinstance(data, list) else str(data)
-    return list(open_rows(FinetuningRecipe("e", data=data, **settings)))
+    return list(chain(*open_rows(FinetuningRecipe("e", data=data, **settings))))
 
 
 def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_text):
@@ -54,6 +57,21 @@ def test_files_lists_and_patterns_are_read_in_order(tmp_path, write_jsonl):
         write_jsonl([{"query": name}], f"{name}.jsonl")
     names = [tmp_path / "part-2.jsonl", tmp_path / "part-[01].jsonl"]
     assert [row["query"] for row in read(names)] == ["part-2", "part-0", "part-1"]
+
+
+@pytest.mark.parametrize("chunk", [1, 64, 10**6])
+def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeypatch, chunk):
+    values = [
+        {"query": text, "positive": "{[", "n": {"x": [text]}} for text in ('aé"\\\n', "]}", "")
+    ]
+    file = tmp_path / f"array-{chunk}.json"
+    file.write_text(json.dumps(values, indent=2, ensure_ascii=bool(chunk % 2)), "utf-8")
+    monkeypatch.setattr(data_module, "_CHARACTERS_AT_ONCE", chunk)
+    assert read(file) == values
+    file.write_text('[{"a": 1}, {"a": 2')
+    with pytest.raises(DatasetGenerationError) as caught:
+        read(file)
+    assert "its end is missing" in str(caught.value.__cause__)
 
 
 def test_one_hub_data_set_is_read_by_configuration_split_and_revision(monkeypatch):
@@ -115,7 +133,8 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles():
         "hard_negative_ctxs": [cat, {"title": "", "text": "Trees have bark."}, dog],
     }
     positive = "p: Dog | Dogs bark."
-    first, second = make(entry), make({**entry, "hard_negative_ctxs": []})
+    entries = [entry, {**entry, "hard_negative_ctxs": []}]
+    first, second = (make(read_dpr(each, CONTRACT.title_separator)) for each in entries)
     assert first["query"] == "q: who barks"
     assert first["passages"] == [positive, "p: Cat | Cats do not.", "p: Trees have bark."]
     assert second["passages"] == [positive, "p: Sun | It shines."]
@@ -124,7 +143,7 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles():
 def test_rows_that_cannot_teach_are_left_out_with_the_reason():
     blank = {"query": None, "positive": "c", "negatives": ["a"]}
     alone = {"query": "q", "positive": "c", "negatives": [" ", "c"]}
-    entry = {"question": "q", "positive_ctxs": []}
+    entry = read_dpr({"question": "q", "positive_ctxs": []}, " ")
     reasons = [make(row)["left_out"] for row in (blank, entry, alone)]
     assert reasons == ["rows with a blank text"] * 2 + ["rows without a negative"]
     assert make({"query": "q", "positive": "c"}, objective="triplet") == make(alone)
@@ -196,7 +215,10 @@ def test_positives_and_scores_of_a_mined_line_replace_the_judgements(marco, writ
     assert [row["label"] for row in rows] == [[9.0, -1.0, -1.0], [8.5, -1.0, -1.0]]
     assert data.facts["left_out"] == {"rows without a negative": 1}
     for lines, message in (
-        ([{"query_id": "4", "negative_ids": ["5"]}], "the file has no cross-encoder scores"),
+        (
+            [{"query_id": "4", "negative_ids": ["5"]}],
+            "scores, but the file has none",
+        ),
         ([{"query_id": "4", "negative_ids": ["p99"]}], "no passage 'p99'"),
     ):
         objective = "kl" if "scores" in message else "contrastive"
@@ -255,7 +277,9 @@ def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl):
     places = [first["query"].index(query) for query in part["query"]]
     assert part["negative_3"] == [first["negative_3"][place] for place in places]
     data.negatives.set_epoch(1)
-    assert data.negatives._epoch.is_shared()  # with persistent workers, which started before the epoch
+    assert (
+        data.negatives._epoch.is_shared()
+    )  # with persistent workers, which started before the epoch
     for other in (data, load(seed=1, **settings)):
         pairs = zip(first["negative_1"], other.examples[:]["negative_1"], strict=True)
         assert sum(a != b for a, b in pairs) > 70

@@ -202,6 +202,19 @@ def test_each_column_is_cut_where_encoding_cuts_it(train, write_jsonl, monkeypat
     assert shapes == [8, 21, 21]
 
 
+def test_the_learning_rate_follows_the_size_of_the_encoder(train, bert_folder, write_jsonl):
+    encoder = AutoModel.from_pretrained(bert_folder)
+    embeddings = [m for m in encoder.modules() if isinstance(m, torch.nn.Embedding)]
+    size = encoder.num_parameters() - sum(module.weight.numel() for module in embeddings)
+    data = str(write_jsonl([{"query": f"q {i}", "positive": f"p {i}"} for i in range(4)]))
+    for settings, expected in (
+        ({}, 1e-5 * (86e6 / size) ** 0.5),
+        ({"learning_rate": 3e-5}, 3e-5),
+    ):
+        run = train(str(expected), data=data, base_learning_rate=1e-5, **settings).parent
+        assert read_run(run)["learning_rate"] == pytest.approx(expected, rel=0.05)
+
+
 def test_rows_can_be_trained_in_their_order(train, write_jsonl, monkeypatch):
     seen, original = [], RetrieverTrainer.compute_loss
 

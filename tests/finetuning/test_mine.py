@@ -4,7 +4,7 @@ import json
 import math
 import random
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,18 +124,6 @@ class Naive:
             "negative_scores": [score for _, score in chosen],
         }
 
-    def examples(self, lines: list[dict]) -> Iterator[dict[str, Any]]:
-        for line in lines:
-            negatives = [self.text(passage) for passage in line["negative_ids"]]
-            for place, positive in enumerate(line["positive_ids"] if negatives else ()):
-                text = self.queries[line["query_id"]]["text"]
-                example = {"query": text, "positive": self.text(positive)}
-                example["negatives"] = negatives
-                if "positive_teacher_scores" in line:
-                    score = line["positive_teacher_scores"][place]
-                    example["scores"] = [score, *line["negative_teacher_scores"]]
-                yield example
-
 
 @pytest.fixture(scope="module")
 def naive(tmp_path_factory: pytest.TempPathFactory) -> Naive:
@@ -172,7 +160,7 @@ RECIPES = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_lines_are_those_of_a_plain_loop(mine_into, naive, name):
     settings = RECIPES[name]
-    file = mine_into(with_text=True, **settings)
+    file = mine_into(**settings)
     n = settings["n_negatives"]
     lines = read_lines(file)
     assert lines == [
@@ -180,8 +168,6 @@ def test_the_lines_are_those_of_a_plain_loop(mine_into, naive, name):
         for query in naive.queries
         if query in naive.positives
     ]
-    examples = read_lines(file.parent / "examples.jsonl")
-    assert examples == list(naive.examples(lines))
     facts = record_of(file)
     sizes = [len(line["negative_ids"]) for line in lines]
     assert sum(sizes) > 20
@@ -254,7 +240,7 @@ def test_a_cross_encoder_scores_and_drops_by_its_probabilities(
     gap = max(range(first, first + 20), key=lambda i: ordered[i + 1] - ordered[i])
     threshold = (ordered[gap] + ordered[gap + 1]) / 2
     settings |= {"cross_encoder": folder, "sampling": "top", "n_negatives": n}
-    file = mine_into(**settings, negative_below=threshold, with_text=True)
+    file = mine_into(**settings, negative_below=threshold)
     n_dropped = 0
     for line in read_lines(file):
         query, negatives = line["query_id"], []
@@ -269,8 +255,6 @@ def test_a_cross_encoder_scores_and_drops_by_its_probabilities(
             assert line[f"{side}_ids"] == passages
             expected = [scores[query, passage] for passage in passages]
             assert line[f"{side}_teacher_scores"] == pytest.approx(expected, abs=1e-4)
-    examples = read_lines(file.parent / "examples.jsonl")
-    assert examples == list(naive.examples(read_lines(file)))
     assert record_of(file)["dropped"]["cross_encoder"] == n_dropped > 5
 
 
