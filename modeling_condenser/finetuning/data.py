@@ -15,7 +15,6 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
@@ -33,7 +32,7 @@ from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.files.models import split_revision
 from modeling_condenser.pretraining.counter_random import EpochKeys
 
-from .hard_negatives import KnownPassages, judged_positives, read_hard_negatives
+from .hard_negatives import KnownPassages, judged_positives, open_text, read_hard_negatives
 from .recipe import FinetuningRecipe
 
 logger = logging.getLogger(__name__)
@@ -188,7 +187,7 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
         raise ValueError(f"{file}: expected a file of type {', '.join(_READERS)}.")
     options: dict[str, Any] = {}
     if ending == ".json":
-        with fsspec.open(file, "rt", encoding="utf-8", compression="infer") as text:
+        with open_text(Path(file)) as text:
             if text.read(1) == "[":
                 changed = Path(file).stat().st_mtime_ns  # `datasets` has a cache by arguments
                 options = {"file": file, "separator": title_separator, "changed": changed}
@@ -209,7 +208,7 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
 def _read_array(file: str, separator: str, changed: int) -> Iterator[Row]:
     """Read a JSON array item by item, because those of DPR have gigabytes; see `read_dpr`."""
     decoder, text = json.JSONDecoder(), ""
-    with fsspec.open(file, "rt", encoding="utf-8", compression="infer") as stream:
+    with open_text(Path(file)) as stream:
         while chunk := stream.read(_CHARACTERS_AT_ONCE):
             text += chunk
             place = 0

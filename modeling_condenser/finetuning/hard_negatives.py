@@ -1,19 +1,25 @@
 """Files of hard negatives, one line a query, and the passages that are no negatives of a query."""
 
+import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import fsspec
+from typing import Any, TextIO
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.passages import PassageIndex, hash_text
 
 
+def open_text(file: Path) -> TextIO:
+    """Open a text file, plain or .gz."""
+    if file.suffix == ".gz":
+        return gzip.open(file, "rt", encoding="utf-8")  # type: ignore[return-value]
+    return file.open(encoding="utf-8")
+
+
 def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
-    """Read a file of hard negatives, plain or compressed.
+    """Read a file of hard negatives, plain or .gz.
 
     It holds JSON lines as `condenser mine` writes them; or, if it is a .tsv or .txt file, lines of
     query id, tab and passage ids separated by commas (train.negatives.tsv of RocketQA).
@@ -23,7 +29,7 @@ def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
         cross-encoder's `positive_teacher_scores` and `negative_teacher_scores` (log-odds).
     """
     is_table = bool({".tsv", ".txt"} & {*file.suffixes})
-    with fsspec.open(file, "rt", encoding="utf-8", compression="infer") as lines:
+    with open_text(file) as lines:
         for line in lines:
             if is_table:
                 query_id, passage_ids = line.rstrip("\n").split("\t")

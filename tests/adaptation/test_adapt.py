@@ -39,8 +39,8 @@ def published(bert_folder, tmp_path_factory):
     modules = [Pooling(32, pooling_mode="mean"), Normalize()]
     prompts = {"query": "query: ", "document": "passage: "}
     folder = tmp_path_factory.mktemp("published") / "model"
-    how = {"similarity_fn_name": "cosine", "prompts": prompts}
-    return save_modules(folder, bert_folder, lambda _: modules, **how)
+    arguments = {"similarity_fn_name": "cosine", "prompts": prompts}
+    return save_modules(folder, bert_folder, lambda _: modules, **arguments)
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +73,12 @@ def settings(published, corpus, out, **changes):
 def adapted(published, corpus, tmp_path_factory):
     """The settings of an adaptation, and what it did."""
     out = tmp_path_factory.mktemp("adapted") / "out"
-    how = settings(published, corpus, out, keep_adapted=True)
-    return how, adapt(**how)
+    arguments = settings(published, corpus, out, keep_adapted=True)
+    return arguments, adapt(**arguments)
 
 
 def test_the_adapted_model_is_the_start_and_a_map(published, adapted):
-    how, done = adapted
+    arguments, done = adapted
     assert done.is_adapted
     assert done.verdict.comparison.mean_baseline > 0
     model, start = SentenceTransformer(str(done.model)), SentenceTransformer(str(published))
@@ -96,9 +96,9 @@ def test_the_adapted_model_is_the_start_and_a_map(published, adapted):
     assert "| objective | distillation of BM25 and the start" in card
     assert "AutoModel.from_pretrained" not in card
     # A finished folder is only read.
-    assert adapt(**how) == done
+    assert adapt(**arguments) == done
     with pytest.raises(ValueError, match="seed: .* then, 1 now"):
-        adapt(**{**how, "seed": 1})
+        adapt(**{**arguments, "seed": 1})
 
 
 def test_the_figures_of_the_verdict_are_those_of_the_written_model(published, judged, tmp_path):
@@ -116,14 +116,14 @@ def test_few_dev_queries_are_no_judges(published, judged, tmp_path, caplog):
     shutil.copytree(judged, few)
     dev = (judged / "qrels/dev.tsv").read_text().splitlines()
     (few / "qrels/dev.tsv").write_text("\n".join(dev[:20]))  # a head and 19 queries
-    how = settings(published, few, tmp_path / "out")
+    arguments = settings(published, few, tmp_path / "out")
     with caplog.at_level("INFO"):
-        done = adapt(**how)
+        done = adapt(**arguments)
     assert "19 judged dev queries are fewer than 20: made queries decide" in caplog.text
     assert "not trained on; this is no evidence" in done.verdict.queries
     shutil.copy(judged / "qrels/dev.tsv", few / "qrels/dev.tsv")
     with pytest.raises(ValueError, match="holds another run .data: "):
-        adapt(**how)
+        adapt(**arguments)
 
 
 def test_a_query_that_is_trained_on_is_no_judge(published, judged, tmp_path):
@@ -192,14 +192,14 @@ def test_without_a_gain_the_start_itself_is_written_and_its_vectors(published, c
 def test_vectors_that_are_stored_are_not_encoded_again(
     published, corpus, adapted, tmp_path, monkeypatch
 ):
-    how, done = adapted
+    arguments, done = adapted
     passages = load_passages(corpus)
     encoded = Retriever(done.model).encode_passages(passages)
     stored = str(tmp_path / "stored")
     encode_collection(Retriever(published), passages, stored)
     with monkeypatch.context() as patched:
         patched.setattr(encode, "encode_shards", None)
-        again = adapt(**{**how, "output_dir": str(tmp_path / "out"), "embeddings": stored})
+        again = adapt(**{**arguments, "output_dir": str(tmp_path / "out"), "embeddings": stored})
     own = (each.verdict.comparison.mean_baseline for each in (again, done))
     assert next(own) == pytest.approx(next(own))
     monkeypatch.setattr(Retriever, "encode_passages", None)
@@ -232,8 +232,8 @@ def test_the_precision_of_the_start_is_kept(published, corpus, tmp_path):
 
 
 def test_encoding_in_bfloat16_does_not_round_the_written_weights(published, corpus, tmp_path):
-    how = settings(published, corpus, tmp_path / "out", keep_adapted=True, dtype="bfloat16")
-    written = AutoModel.from_pretrained(adapt(**how).model).state_dict()
+    arguments = settings(published, corpus, tmp_path / "out", keep_adapted=True, dtype="bfloat16")
+    written = AutoModel.from_pretrained(adapt(**arguments).model).state_dict()
     start = AutoModel.from_pretrained(published).state_dict()
     for name in ("embeddings.word_embeddings.weight", "encoder.layer.0.output.dense.weight"):
         assert torch.equal(written[name], start[name])
