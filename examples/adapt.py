@@ -16,12 +16,10 @@ pooling = Pooling(encoder.get_embedding_dimension(), pooling_mode="mean")
 SentenceTransformer(modules=[encoder, pooling, Normalize()]).save("runs/start")
 
 adaptation = adapt(
-    {
-        "model": "runs/start",
-        "corpus": "health",  # a collection; its dev queries decide whether the result is better
-        "n_queries": 300,  # of each kind, made from the passages
-        "output_dir": "runs/adapted",
-    }
+    model="runs/start",
+    corpus="health",  # a collection; its dev queries decide whether the result is better
+    n_queries=300,  # of each kind, made from the passages
+    output_dir="runs/adapted",
 )
 print(adaptation.verdict)
 print(f"adapted: {adaptation.is_adapted}; written: {adaptation.model}")

@@ -4,10 +4,8 @@ A verb's help is the docstring of its function. Stages are imported where they a
 help starts at once.
 """
 
-import json
 import shlex
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -83,26 +81,22 @@ def finetune(line: "CommandLine") -> None:
     settings = line.read(FinetuningRecipe, TrainingArguments, further=TRAINER_HELP)
     from modeling_condenser.files.contract import states_encoding
     from modeling_condenser.files.models import find_model_folder
-    from modeling_condenser.finetuning.finetune import finetune as train
+    from modeling_condenser.finetuning.finetune import finetune as stage
+    from modeling_condenser.publishing.provenance import read_provenance
 
-    folder = train(settings)
+    folder = stage(**settings)
     print(f"retriever: {folder}")
-    is_ranked = settings.get("objective", "contrastive") in ("contrastive", "margin_mse", "kl")
-    if settings.get("collection") and is_ranked:
-        from modeling_condenser.finetuning.verdict import judge_finetuned
-
-        if verdict := judge_finetuned(settings, folder):
-            print(f"on dev queries {verdict}")
+    if verdict := read_provenance(folder)[-1].run.get("verdict"):
+        print(f"on dev queries {verdict}")
+    data = settings.get("collection") or "COLLECTION"
+    words, yours = [data, "--baseline", "bm25"], "" if settings.get("collection") else data
     if settings.get("objective") == "mse_cosine":
-        how, yours = ("TEST_PAIRS.csv", "--task", "graded_pairs"), "TEST_PAIRS.csv"
+        words, yours = ["TEST_PAIRS.csv", "--task", "graded_pairs"], "TEST_PAIRS.csv"
     elif settings.get("objective") == "triplet" and settings.get("similarity") != "cosine":
-        how, yours = ("TEST_TRIPLETS.csv", "--task", "triplets"), "TEST_TRIPLETS.csv"
-    else:
-        yours = "" if settings.get("collection") else "COLLECTION"
-        how = (settings.get("collection") or yours, "--baseline", "bm25")
+        words, yours = ["TEST_TRIPLETS.csv", "--task", "triplets"], "TEST_TRIPLETS.csv"
     encoder = settings["encoder"]
     start = [encoder] if states_encoding(find_model_folder(encoder)) else []
-    _print_next("evaluate", folder, *start, *how, yours=yours)
+    _print_next("evaluate", folder, *start, *words, yours=yours)
 
 
 def encode(line: "CommandLine") -> None:
@@ -166,29 +160,25 @@ def mine(line: "CommandLine") -> None:
     A system is bm25 (bm25,preset=msmarco-passage), an export, a sentence-transformers model, an
     encoder with a stated pooling (google-bert/bert-base-uncased,pooling=mean), or a TREC run file.
     """
-    from modeling_condenser.mining.recipe import MiningRecipe
+    from modeling_condenser.finetuning.recipe import MiningRecipe
     from modeling_condenser.retrieval.dense import SearchSettings
 
     plain = ("system", "collection", "output_dir")
     settings = line.read(MiningRecipe, SearchSettings, plain=plain)
-    from modeling_condenser.files.run_folder import RUN_FILE
-    from modeling_condenser.mining import mine as stage
+    from modeling_condenser.files.run_folder import read_run
+    from modeling_condenser.finetuning.mine import mine as stage
 
-    file = stage.mine(**settings)
-    facts = json.loads((file.parent / RUN_FILE).read_text())
-    print(f"{facts['queries']:,} queries, {facts['mean_negatives']:.1f} negatives each")
+    file = stage(**settings)
+    facts = read_run(file.parent)
+    print(f"{facts['queries']:,} queries, {facts['negatives']:,} negatives")
     print(
         f"{facts['queries_without_negatives']:,} without any, {facts['queries_with_fewer']:,} with "
         f"fewer than asked for, {facts['queries_without_positive']:,} left out without a positive"
     )
-    dropped = [f"{name} {n:,}" for name, n in facts["dropped"].items() if n]
+    dropped = [f"{name} {n:,}" for name, n in facts["dropped"].items()]
     print(f"dropped: {', '.join(dropped) or 'none'}")
     print(f"negatives: {file}")
-    examples = file.with_name(stage.EXAMPLES_FILE)
-    data: tuple[object, ...] = ("--collection", settings["collection"], "--negatives", file)
-    if examples.is_file():  # which needs no judgements, and has relabelled positives
-        print(f"examples: {examples}")
-        data = ("--data", examples)
+    data = ("--collection", settings["collection"], "--negatives", file)
     where = ("--encoder", "ENCODER", *data, "--output_dir", f"{file.parent}-finetuned")
     _print_next("finetune", "finetune/own-text", *where, yours="ENCODER")
 
@@ -205,14 +195,12 @@ def adapt(line: "CommandLine") -> None:
     settings = line.read(AdaptationRecipe, MapSettings, plain=("model", "corpus"))
     from modeling_condenser.adaptation.adapt import adapt as stage
 
-    done = stage(settings)
+    done = stage(**settings)
     print(
         f"{done.verdict}\nwritten: {done.model} ({'adapted' if done.is_adapted else 'the start'})"
     )
-    corpus = settings["corpus"]
-    if isinstance(corpus, str) and Path(corpus, "corpus.jsonl").is_file():
-        words = ("search", f"hybrid:{done.model}", corpus, "QUESTION")
-        _print_next(*words, yours="QUESTION")
+    words = ("search", f"hybrid:{done.model}", settings["corpus"], "QUESTION")
+    _print_next(*words, yours="QUESTION")
 
 
 def evaluate(line: "CommandLine") -> None:

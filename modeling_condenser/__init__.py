@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .encoding.retriever import Retriever
     from .evaluation.evaluate import evaluate
     from .finetuning.finetune import finetune
-    from .mining.mine import mine
+    from .finetuning.mine import mine
     from .modeling_condenser import (
         CondenserForMaskedLM,
         CondenserForPreTraining,
@@ -42,9 +42,9 @@ _NAMES = {
     ".encoding.retriever": "Retriever",
     ".evaluation.evaluate": "evaluate",
     ".finetuning.finetune": "finetune",
+    ".finetuning.mine": "mine",
     ".publishing.export": "export_encoder",
     ".publishing.push": "push",
-    ".mining.mine": "mine",
     ".modeling_condenser": "CondenserForMaskedLM CondenserForPreTraining"
     " CondenserForPreTrainingOutput CondenserModel",
     ".pretraining.arguments": "CondenserTrainingArguments",

@@ -63,7 +63,7 @@ def few_passages(tmp_path, monkeypatch):
 def test_an_example_runs_without_a_download(name, tmp_path, monkeypatch, capsys, few_passages):
     monkeypatch.chdir(tmp_path)
     source = (ROOT / "examples" / f"{name}.py").read_text()
-    for long, short in (("max_steps=20", "max_steps=5"), ('_size": 256', '_size": 64')):
+    for long, short in (("max_steps=20", "max_steps=5"), ("train_size=256", "train_size=64")):
         source = source.replace(long, short)
     exec(compile(source, name, "exec"), {})
     printed = capsys.readouterr().out

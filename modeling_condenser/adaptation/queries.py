@@ -11,11 +11,12 @@ keywords    3 to 6 of its 12 words with the highest tf-idf, in their order in th
 Where a script puts no blanks between words, two characters count as a word of a sentence or span.
 """
 
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -23,7 +24,6 @@ from typing import NamedTuple
 import regex  # type: ignore[import-untyped]
 
 from modeling_condenser.collection.sentences import SPACELESS, sentence_starts
-from modeling_condenser.collection.text_files import read_rows
 
 _WORD = re.compile(r"\w\w+")
 _PIECE = regex.compile(rf"[{SPACELESS}]{{1,2}}|[^\s{SPACELESS}]+")
@@ -39,21 +39,11 @@ FILE, JUDGED = "file", "judged"  # kinds of queries that were not made from thei
 
 
 class Query(NamedTuple):
-    """A query with its passage, and what a file says about other passages.
-
-    Attributes:
-        text: of the query, without prompt.
-        passage: row of the passage.
-        kind: a name of `KINDS`, "file" or "judged".
-        negatives: rows of hard negatives.
-        scores: a teacher's scores of the passage and of the negatives.
-    """
+    """A query, without prompt, and the row of its passage."""
 
     text: str
     passage: int
-    kind: str
-    negatives: tuple[int, ...] = ()
-    scores: tuple[float, ...] = ()
+    kind: str  # a name of `KINDS`, "file" or "judged"
 
 
 class PassageParts:
@@ -69,9 +59,9 @@ class PassageParts:
         return self.titles[row].strip() or None
 
     def heading(self, row: int, random: Random) -> str | None:
-        found = _HEADING.findall(self.texts[row])
-        found = [markdown or _TAG.sub("", html) for markdown, html in found]
-        return random.choice(found) if found else None
+        matches = _HEADING.findall(self.texts[row])
+        headings = [markdown or _TAG.sub("", html) for markdown, html in matches]
+        return random.choice(headings) if headings else None
 
     def sentence(self, row: int, random: Random) -> str | None:
         text = self.texts[row]
@@ -119,47 +109,34 @@ def make_queries(
     parts, random = PassageParts(titles, texts), Random(seed)
     queries: list[Query] = []
     for kind in kinds:
-        order = random.sample(range(len(texts)), len(texts))
-        made = ((row, getattr(parts, kind)(row, random)) for row in order)
-        queries += islice((Query(text, row, kind) for row, text in made if text), n)
+        make, n_made = getattr(parts, kind), 0
+        for row in random.sample(range(len(texts)), len(texts)):
+            if n_made == n:
+                break
+            if text := make(row, random):
+                queries.append(Query(text, row, kind))
+                n_made += 1
     random.shuffle(queries)
     return queries
 
 
-def read_queries(file: Path, ids: Sequence[str], contents: Sequence[str]) -> list[Query]:
-    """Read queries for passages from JSON lines; see `AdaptationRecipe.queries`.
-
-    `contents` are the texts of the passages, for queries that give a text instead of an id.
+def read_queries(file: Path, ids: Sequence[str]) -> list[Query]:
+    """Read queries for passages from JSON lines with the fields `query` and `passage_id`.
 
     Raises:
         ValueError: a line has no query, or names a passage that does not exist.
     """
     rows = {name: row for row, name in enumerate(ids)}
-    places = {text: row for row, text in reversed(list(enumerate(contents)))}
     queries = []
-    for number, line in enumerate(read_rows(file), start=1):
-        text, name, passage = line.get("query"), line.get("passage_id"), line.get("passage")
-        row = rows.get(str(name)) if name is not None else places.get(str(passage))
-        negatives = [rows.get(str(other)) for other in line.get("negative_ids") or ()]
-        try:
-            scores = tuple(map(float, line.get("scores") or ()))
-        except (TypeError, ValueError):
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        record = json.loads(line)
+        text, name = record.get("query"), str(record.get("passage_id"))
+        if not isinstance(text, str) or not text.strip() or name not in rows:
             raise ValueError(
-                f"{file}, row {number}: scores is {line['scores']!r:.80}, expected numbers in a "
-                "list."
-            ) from None
-        if not isinstance(text, str) or not text.strip():
-            raise ValueError(f"{file}, row {number}: query is {text!r:.80}, expected a text.")
-        if row is None or None in negatives:
-            what = f"passage_id {name!r}" if name is not None else f"passage {passage!r:.80}"
-            raise ValueError(
-                f"{file}, row {number}: {what} or one of negative_ids is not in the corpus: "
-                "expected the id or the whole text of one of its passages."
+                f"{file}, line {number}: query is {text!r:.80} and passage_id {name!r}, expected a "
+                "text and the id of a passage of the corpus."
             )
-        if scores and len(scores) != 1 + len(negatives):
-            raise ValueError(
-                f"{file}, row {number}: {len(scores)} scores for 1 passage and {len(negatives)} "
-                "negatives, expected one for each, the passage first."
-            )
-        queries.append(Query(text, row, FILE, tuple(negatives), scores))  # type: ignore[arg-type]
+        queries.append(Query(text, rows[name], FILE))
     return queries

@@ -1,9 +1,8 @@
 """The fields of an adaptation recipe."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from modeling_condenser.files.contract import Pooling
 from modeling_condenser.files.settings import check_least
 
 from .queries import KINDS
@@ -44,11 +43,6 @@ class MapSettings:
         check_least(self, n_candidates=0, steps=1, batch_size=2)
         check_least(self, teacher_temperature=1e-6, temperature=1e-6)
         check_least(self, bm25_weight=0, judged_share=0, judged_weight=0)
-        for name in ("bm25_weight", "judged_share", "judged_weight", "whitening"):
-            if getattr(self, name) > 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 0 to 1.")
-        if not self.scales:
-            raise ValueError("scales is empty: expected numbers such as [1.0, 0.5, 2.0].")
 
 
 @dataclass(frozen=True)
@@ -57,21 +51,17 @@ class AdaptationRecipe:
 
     Attributes:
         model: folder or Hub name of a sentence-transformers model or an export that compares by the
-            cosine, or of a plain encoder, which needs `pooling`.
-        corpus: a collection (a folder in the layout of BEIR, MS MARCO or DPR, a Hub data set, or
-            "health"), or text as for `condenser pretrain`, of which each document is a passage.
+            cosine.
+        corpus: a collection: a folder in the layout of BEIR, MS MARCO or DPR, such as `condenser
+            collect` makes of files, a Hub data set, or "health".
         output_dir: folder for embeddings, model and verdict.
-        queries: JSON lines of queries that a person or a language model wrote for passages: `query`
-            and `passage_id`, or `passage` with the text; optionally `negative_ids`, and `scores` of
-            passage and negatives.
-        teacher: folder or Hub name of a cross-encoder of sentence-transformers. For each query it
-            scores the own passage and the first 16 of BM25 and the model, in place of their scores.
+        queries: JSON lines of queries that a person or a language model wrote for passages, with
+            the fields `query` and `passage_id`.
         labels: also train on the judgements of the collection's split train.
         train_size: number of these judgements, all by default; `seed` chooses them.
         kinds: of queries to make from the passages: title, heading, sentence, span, keywords.
         n_queries: of each kind.
         keep_adapted: write the adapted model whatever the verdict is.
-        pooling: of a plain encoder: "cls", "mean" or "max".
         embeddings: folder of the start's embeddings of these passages, such as one that
             `condenser search` wrote; written if it is new. By default it is in `output_dir`.
         dtype: of the weights while encoding: "float32", or "bfloat16", which is faster on
@@ -80,30 +70,21 @@ class AdaptationRecipe:
     """
 
     model: str
-    corpus: Any
+    corpus: str
     output_dir: str
     queries: str | None = None
-    teacher: str | None = None
     labels: bool = False
     train_size: int | None = None
     kinds: list[str] = field(default_factory=lambda: list(KINDS))
     n_queries: int = 2000
     keep_adapted: bool = False
-    pooling: Pooling | None = None
     embeddings: str | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_least(self, n_queries=1, train_size=1)
-        if self.train_size is not None and not self.labels:
-            raise ValueError("train_size is a number of labels: set labels too, or leave it out.")
         if unknown := set(self.kinds) - set(KINDS):
             raise ValueError(
                 f"kinds names {', '.join(sorted(unknown))}, expected some of {', '.join(KINDS)}."
             )
-
-    @property
-    def contract_changes(self) -> dict[str, str]:
-        """The fields of the encoding contract of a plain encoder."""
-        return {"pooling": self.pooling, "similarity": "cosine"} if self.pooling else {}

@@ -60,16 +60,10 @@ class Teacher:
 
     def fuse(self, parts: Sequence[np.ndarray], moments: np.ndarray) -> np.ndarray:
         """The weighted sum of parts (Q, C), standardised by moments (Q, 2, 2): (Q, C) float32."""
-        lexical, dense = (
-            (part - moments[:, i, :1]) / moments[:, i, 1:] for i, part in enumerate(parts)
-        )
+        mean, deviation = moments[:, :, :1], moments[:, :, 1:]  # (Q, 2, 1)
+        lexical = (parts[0] - mean[:, 0]) / deviation[:, 0]
+        dense = (parts[1] - mean[:, 1]) / deviation[:, 1]
         return (self.weight * lexical + (1 - self.weight) * dense).astype(np.float32)
-
-
-def standardise(scores: np.ndarray) -> np.ndarray:
-    """Scores of one query with mean 0 and deviation 1; 0 where all are equal."""
-    [[mean, deviation]] = moments_of(scores[None])
-    return (scores - mean) / deviation
 
 
 def moments_of(scores: np.ndarray) -> np.ndarray:
@@ -116,8 +110,8 @@ def select_queries(
         rows = np.array([query.passage for query in some])
         is_found = np.zeros(len(some), dtype=bool)
         for scores in parts:
-            own = np.take_along_axis(scores, rows[:, None], axis=1)  # (Q, 1)
-            is_found |= ((scores > own).sum(axis=1) < _KEPT_RANK) & (own[:, 0] != 0)
+            positive = np.take_along_axis(scores, rows[:, None], axis=1)  # (Q, 1)
+            is_found |= ((scores > positive).sum(axis=1) < _KEPT_RANK) & (positive[:, 0] != 0)
         is_found |= np.array([query.kind in (FILE, JUDGED) for query in some])
         both = np.stack([moments_of(scores) for scores in parts], axis=1)
         fused = teacher.fuse(parts, both)
@@ -171,23 +165,16 @@ def _train_change(
         chosen = draw(random, is_judged, settings)
         queries = [training.queries[i] for i in chosen]
         hard = random.permuted(training.hard[chosen], axis=1)[:, : settings.n_candidates]
-        own = np.array([query.passage for query in queries])
-        listed = [row for query in queries for row in query.negatives]
-        rows, places = np.unique([*own, *hard.ravel(), *listed], return_inverse=True)  # (C,)
-        asked = [query.text for query in queries]
-        parts = teacher.parts(asked, training.vectors[chosen], rows)
+        positives = [query.passage for query in queries]
+        rows, places = np.unique([*positives, *hard.ravel()], return_inverse=True)  # (C,)
+        parts = teacher.parts([query.text for query in queries], training.vectors[chosen], rows)
         targets = teacher.fuse(parts, training.moments[chosen])
-        for row, query in zip(targets, queries, strict=True):
-            if query.scores:
-                known = np.searchsorted(rows, (query.passage, *query.negatives))
-                row[:] = -np.inf
-                row[known] = standardise(np.array(query.scores))
-        moved, found = texts[chosen] @ change, passages[rows] @ change
-        student = F.normalize(texts[chosen] + moved) @ F.normalize(passages[rows] + found).T
+        moved_texts = F.normalize(texts[chosen] + texts[chosen] @ change)
+        moved_passages = F.normalize(passages[rows] + passages[rows] @ change)
         loss = distillation_loss(
-            student,
+            moved_texts @ moved_passages.T,
             torch.from_numpy(targets),
-            torch.from_numpy(places[: len(own)]),
+            torch.from_numpy(places[: len(positives)]),
             torch.from_numpy(is_judged[chosen]),
             settings,
         )
@@ -213,7 +200,7 @@ def draw(random: np.random.Generator, is_judged: np.ndarray, settings: MapSettin
 def distillation_loss(
     similarities: torch.Tensor,
     teacher: torch.Tensor,
-    own: torch.Tensor,
+    positives: torch.Tensor,
     is_judged: torch.Tensor,
     settings: MapSettings,
 ) -> torch.Tensor:
@@ -221,22 +208,21 @@ def distillation_loss(
 
     Args:
         similarities: (B, C) of the student.
-        teacher: (B, C) scores; -inf for a passage that it does not score.
-        own: (B,) int64, the place of each query's passage among the candidates.
+        teacher: (B, C) scores.
+        positives: (B,) int64, the place of each query's passage among the candidates.
         is_judged: (B,) bool; in the target of such a query, its passage gets `judged_weight` more,
             and all others less.
         settings: the temperatures, and the weights of InfoNCE and of judgements.
     """
     logits = similarities / settings.temperature
     target = (teacher / settings.teacher_temperature).softmax(dim=1)
-    is_own = F.one_hot(own, teacher.shape[1]).bool()
-    target = torch.where(
-        is_judged[:, None], target.lerp(is_own.to(target), settings.judged_weight), target
-    )
+    is_positive = F.one_hot(positives, teacher.shape[1]).bool()
+    judged_target = target.lerp(is_positive.to(target), settings.judged_weight)
+    target = torch.where(is_judged[:, None], judged_target, target)
     kl = F.kl_div(logits.log_softmax(dim=1), target, reduction="batchmean")
-    bound = _FALSE_NEGATIVE * teacher.gather(1, own[:, None]).clamp(min=0)
-    logits = logits.masked_fill((teacher >= bound) & ~is_own, float("-inf"))
-    return kl + settings.contrast_weight * F.cross_entropy(logits, own)
+    bound = _FALSE_NEGATIVE * teacher.gather(1, positives[:, None]).clamp(min=0)
+    logits = logits.masked_fill((teacher >= bound) & ~is_positive, float("-inf"))
+    return kl + settings.contrast_weight * F.cross_entropy(logits, positives)
 
 
 def apply_map(vectors: np.ndarray, matrix: np.ndarray) -> np.ndarray:

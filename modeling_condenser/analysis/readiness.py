@@ -164,7 +164,7 @@ def fine_tune_on_few(retriever: Retriever, measuring: Measuring) -> Retriever:
     with tempfile.TemporaryDirectory(prefix="condenser-few-shot-") as scratch:
         settings["output_dir"] = str(Path(scratch, "run"))
         with redirect_stdout(sys.stderr):  # the training log
-            return _open(finetune(settings), longest)
+            return _open(finetune(**settings), longest)
 
 
 @torch.no_grad()

@@ -1,58 +1,61 @@
 """Loads the training data of a recipe, as a data set with the columns that the loss reads.
 
-Labelled rows, or the pairs of a collection, become examples. An example is a query with passages,
-the positive first, and optionally a cross-encoder's scores; or two sentences with a score. The
-texts include the prompts. Rows that cannot be used are left out and counted (`LEFT_OUT`).
+Rows of texts, or the judged pairs of a collection, become examples. An example is a query with
+passages, the positive first, and for distillation a cross-encoder's scores; or two sentences with a
+score. The texts include the prompts. Rows that cannot be used are left out and counted.
 """
 
+import csv
+import json
 import logging
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, compress, count, islice, takewhile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from glob import glob
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow.compute as pc
-from datasets import Dataset, List, Value
+from datasets import Dataset, Features, List, Value, concatenate_datasets, load_dataset
 
-from modeling_condenser.collection.collection import (
-    Collection,
-    fingerprint_judgements,
-    fingerprint_passages,
-)
+from modeling_condenser.collection.collection import Collection, fingerprint_passages
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import (
     PassageIndex,
-    file_states,
     fingerprint_rows,
-    iterate_rows,
     plain_text,
-    store_rows,
     titles_and_texts,
 )
-from modeling_condenser.collection.text_files import load_hub_rows, match_paths, read_rows
 from modeling_condenser.files.contract import EncodingContract
-from modeling_condenser.mining.hard_negatives import (
-    HardNegatives,
-    KnownPassages,
-    judged_positives,
-    read_hard_negatives,
-)
-from modeling_condenser.pretraining.counter_random import EpochKeys, uniforms
+from modeling_condenser.files.models import split_revision
+from modeling_condenser.pretraining.counter_random import EpochKeys
 
+from .hard_negatives import KnownPassages, judged_positives, open_text, read_hard_negatives
 from .recipe import FinetuningRecipe
 
 logger = logging.getLogger(__name__)
 
-Fields = Mapping[str, Any]
+Row = Mapping[str, Any]
 Example = dict[str, Any]
 
+_READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv"}
+_READERS[".parquet"] = "parquet"
+_COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst", ".zip"}
 _LABEL_COLUMNS = {"query": "question", "positive": "passage"}  # those of `condenser collect`
-_VERSION = 5  # to increase when the same rows give other examples
-LABEL = "label"
-LEFT_OUT = "left_out"  # the reason why a row is not an example
-ROW_NUMBER = "row_number"  # of an example, before a subset is taken
+_CHARACTERS_AT_ONCE = 2**20
+_BLANK, _NO_NEGATIVE = "rows with a blank text", "rows without a negative"
+
+_TEXT = Value("string")
+_BOOKKEEPING = {"left_out": _TEXT, "row_number": Value("int64")}  # the reason; the example's number
+_PAIR = {"sentence1": _TEXT, "sentence2": _TEXT, "label": Value("float64"), **_BOOKKEEPING}
+
+
+def _ranking_features(passage: str) -> dict[str, Any]:
+    """The columns of examples whose passages are texts ("string") or rows ("int64")."""
+    scores = List(Value("float32"))
+    return {"query": _TEXT, "passages": List(Value(passage)), "scores": scores, **_BOOKKEEPING}
 
 
 class TrainingData(NamedTuple):
@@ -63,7 +66,7 @@ class TrainingData(NamedTuple):
     """
 
     examples: Dataset
-    drawn: "DrawnNegatives | None"
+    negatives: "DrawnNegatives | None"
     facts: dict[str, Any]
 
 
@@ -71,86 +74,44 @@ def load_training_data(
     recipe: FinetuningRecipe, contract: EncodingContract, *, seed: int
 ) -> TrainingData:
     """Load the training data of a recipe; `seed` is for drawing negatives."""
-    collection, passages = None, None
+    passages = None
     facts: dict[str, Any] = {}
-    if recipe.collection is not None:
+    if recipe.collection is None:
+        table, left_out = _text_examples(recipe, contract)
+    else:
         collection = load_collection(recipe.collection, split=recipe.split or "train")
         passages = collection.passages
         facts["passages_fingerprint"] = fingerprint_passages(passages)
-        facts["judgements_fingerprint"] = fingerprint_judgements(collection)
+        table, left_out = _collection_examples(recipe, contract, collection)
     what = str(recipe.data or recipe.negatives or recipe.collection)
-    table = _store_examples(recipe, contract, collection, [*facts.values()])
-    reasons = table.data.column(LEFT_OUT).to_pandas()
-    if left_out := reasons.value_counts().to_dict():
-        table = table.select(np.flatnonzero(reasons.isna()))
-        logger.warning("%s: left out %s; %d examples remain.", what, left_out, len(table))
-        facts["left_out"] = left_out
+    if left_out:
+        facts["left_out"] = dict(left_out)
+        logger.warning("%s: left out %s; %d examples remain.", what, dict(left_out), len(table))
     if not len(table):
-        raise ValueError(f"{what} contains no training example (left out: {left_out}).")
-    n_negatives, size = _n_negatives(recipe, table, what), recipe.train_size
-    if size is not None:  # the subsets of one seed are nested
-        if size > len(table):
+        raise ValueError(f"{what} contains no training example (left out: {dict(left_out)}).")
+    n_negatives = _count_negatives(recipe, table, what)
+    if recipe.train_size is not None:  # the subsets of one seed are nested
+        if recipe.train_size > len(table):
             raise ValueError(
-                f"train_size is {size}, but {what} has {len(table)} training examples."
+                f"train_size is {recipe.train_size}, but {what} has {len(table)} training examples."
             )
-        chosen = np.random.default_rng(recipe.subset_seed).permutation(len(table))[:size]
-        table = table.select(np.sort(chosen))
+        order = np.random.default_rng(recipe.subset_seed).permutation(len(table))
+        table = table.select(np.sort(order[: recipe.train_size]))
     facts["rows_sha256"] = fingerprint_rows(table)
     facts |= {"n_negatives": n_negatives, "n_examples": len(table)}
     if recipe.objective == "mse_cosine":
-        return TrainingData(table.remove_columns([LEFT_OUT, ROW_NUMBER]), None, facts)
+        return TrainingData(table.remove_columns(list(_BOOKKEEPING)), None, facts)
     drawn = DrawnNegatives(n_negatives, seed, contract=contract, passages=passages)
     return TrainingData(table.with_transform(drawn), drawn, facts)
 
 
-def _store_examples(
-    recipe: FinetuningRecipe,
-    contract: EncodingContract,
-    collection: Collection | None,
-    identity: list[str],
-) -> Dataset:
-    """Store all examples, memory-mapped, or open examples that were stored before.
-
-    A passage is stored as its text, or for a collection as its row. `identity` identifies the
-    collection.
-    """
-    text = Value("string")
-    features = {"sentence1": text, "sentence2": text, LABEL: Value("float64")}
-    if recipe.objective != "mse_cosine":
-        passage = text if collection is None else Value("int64")
-        features = {"query": text, "passages": List(passage), "scores": List(Value("float32"))}
-    features |= {LEFT_OUT: text, ROW_NUMBER: Value("int64")}
-    if collection is None:
-        rows, state = open_rows(recipe)
-        examples = make_text_examples(islice(rows, recipe.first_rows), recipe, contract)
-    else:
-        lines = None if recipe.negatives is None else read_hard_negatives(Path(recipe.negatives))
-        state = [] if recipe.negatives is None else file_states([Path(recipe.negatives)])
-        examples = make_collection_examples(
-            collection, contract, lines, with_scores=recipe.is_distilled
-        )
-    texts = (contract.title_separator, contract.query_prompt, contract.passage_prompt)
-    settings = (recipe.objective, recipe.columns, recipe.first_rows, recipe.score_range)
-    wanted = (recipe.n_negatives == 0, recipe.needs_negatives)
-
-    def numbered() -> Iterator[Example]:
-        number = -1
-        for number, example in enumerate(examples):
-            yield {**dict.fromkeys(features), **example, ROW_NUMBER: number}
-        if number < 0:
-            raise ValueError(f"{recipe.data or recipe.collection} has no rows to train on.")
-
-    identity += [*state, repr((_VERSION, *texts, *settings, *wanted))]
-    return store_rows(numbered, features, identity=identity)
-
-
-def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
+def _count_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
     """Return with how many negatives each example is trained."""
     if recipe.objective == "triplet":
         return 1
-    if recipe.n_negatives is not None or "passages" not in table.column_names:
+    if recipe.n_negatives is not None or recipe.objective == "mse_cosine":
         return recipe.n_negatives or 0
-    lengths = pc.list_value_length(table.data.column("passages")).drop_null()
+    lengths = pc.list_value_length(table.data.column("passages")).drop_null()  # null if left out
     numbers = [length - 1 for length in lengths.unique().to_pylist()]
     if len(numbers) > 1:
         raise ValueError(
@@ -160,178 +121,217 @@ def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
     return numbers[0]
 
 
-def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
-    """Open the rows of a recipe's files or Hub data set; also return what identifies them."""
-    names = [recipe.data] if isinstance(recipe.data, str) else recipe.data or []
-    found = {name: list(filter(Path.is_file, match_paths(name))) for name in names}
-    missing = [name for name, files in found.items() if not files]
-    if not missing:
-        files = list(chain.from_iterable(found.values()))
-        columns = None if isinstance(recipe.columns, Mapping) else recipe.columns
-        return chain.from_iterable(read_rows(file, columns) for file in files), file_states(files)
-    if len(found) > 1:
-        raise FileNotFoundError(
-            f"There is no local file {missing[0]!r}: list local files only, or name one Hub data "
-            "set."
-        )
-    split, revision = recipe.split or "train", recipe.data_revision
-    table = load_hub_rows(missing[0], recipe.data_name, split=split, revision=revision)
-    return iterate_rows(table), [f"{missing[0]}: {table._fingerprint}"]
-
-
-def make_text_examples(
-    rows: Iterable[Fields], recipe: FinetuningRecipe, contract: EncodingContract
-) -> Iterator[Example]:
-    """Make examples of rows that contain the texts, after renaming their columns to our names."""
+def _text_examples(
+    recipe: FinetuningRecipe, contract: EncodingContract
+) -> tuple[Dataset, Counter[str]]:
+    """Make examples of rows that contain the texts; also count what was left out."""
+    make: Callable[..., Example] = make_example
+    features = _ranking_features("string")
+    if recipe.objective == "mse_cosine":
+        make, features = make_graded_pair, _PAIR
     columns = recipe.columns if isinstance(recipe.columns, Mapping) else {}
-    usual = {} if columns else _LABEL_COLUMNS
-    make = _make_graded_pair if recipe.objective == "mse_cosine" else _make_example
-    for number, row in enumerate(rows, start=1):
+
+    def convert(row: Row, number: int) -> Example:
+        labels = {ours: row[name] for ours, name in _LABEL_COLUMNS.items() if name in row}
         try:
-            labels = {ours: row[theirs] for ours, theirs in usual.items() if theirs in row}
-            named = {**labels, **row, **{ours: row[theirs] for ours, theirs in columns.items()}}
-            yield make(named, recipe, contract)
+            renamed = {ours: row[name] for ours, name in columns.items()}
+            example = make({**labels, **row, **renamed}, recipe, contract)
         except KeyError as error:
             raise ValueError(
-                f"{recipe.data}, row {number}: there is no column {error}; the columns are "
-                f"{', '.join(row)}. Map our names to theirs, as columns: {{query: question}}, or "
-                "list all columns of a .tsv or .csv file without a header."
+                f"{recipe.data} has no column {error}; its columns are {', '.join(row)}. Map our "
+                "names to these, as columns: {query: question}, or list all columns of a .tsv or "
+                ".csv file without a header."
             ) from error
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError(f"{recipe.data}, row {number}: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"{recipe.data}, row {number + 1}: {error}") from error
+        return {**dict.fromkeys(features), **example, "row_number": number}
+
+    tables = []
+    for rows in open_rows(recipe, contract.title_separator):
+        table = rows.map(
+            convert,
+            with_indices=True,
+            remove_columns=rows.column_names,
+            features=Features(features),
+            load_from_cache_file=False,  # the cache does not see a change of this code
+        )
+        tables.append(table)
+    table = concatenate_datasets(tables)
+    reasons = table.data.column("left_out").to_pandas()
+    left_out = Counter[str](reasons.dropna().tolist())
+    return (table.select(np.flatnonzero(reasons.isna())) if left_out else table), left_out
 
 
-def _make_example(row: Fields, recipe: FinetuningRecipe, contract: EncodingContract) -> Example:
+def open_rows(recipe: FinetuningRecipe, title_separator: str = " ") -> list[Dataset]:
+    """Open the rows of each of a recipe's files, or of its Hub data set."""
+    names = [recipe.data] if isinstance(recipe.data, str) else recipe.data or []
+    tables: list[Dataset] = []
+    for name in names:
+        files = [name] if Path(name).is_file() else sorted(glob(name))
+        if not files and len(names) > 1:
+            raise FileNotFoundError(f"There is no file {name!r}.")
+        tables += [_open_file(file, recipe, title_separator) for file in files]
+    if not tables:
+        name, revision = split_revision(names[0])
+        split = recipe.split or "train"
+        tables = [load_dataset(name, recipe.data_name, split=split, revision=revision)]
+    most = recipe.first_rows
+    return [table if most is None else table.take(min(most, len(table))) for table in tables]
+
+
+def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dataset:
+    """Open the rows of a file, whose ending says what it holds."""
+    endings = [suffix for suffix in Path(file).suffixes if suffix not in _COMPRESSIONS]
+    ending = endings[-1] if endings else ""
+    if ending not in _READERS:
+        raise ValueError(f"{file}: expected a file of type {', '.join(_READERS)}.")
+    options: dict[str, Any] = {}
+    if ending == ".json":
+        with open_text(Path(file)) as text:
+            if text.read(1) == "[":
+                changed = Path(file).stat().st_mtime_ns  # `datasets` has a cache by arguments
+                options = {"file": file, "separator": title_separator, "changed": changed}
+                return Dataset.from_generator(_read_array, gen_kwargs=options)
+    if _READERS[ending] == "csv":
+        options = {"sep": ",", "keep_default_na": False, "nrows": recipe.first_rows}
+        if ending == ".tsv":
+            options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
+        if isinstance(recipe.columns, list):
+            options["names"] = columns = recipe.columns
+        else:
+            columns = pd.read_csv(file, **{**options, "nrows": 0}).columns.tolist()
+        # All columns are text, because types would be guessed otherwise.
+        options["features"] = Features(dict.fromkeys(columns, _TEXT))
+    return load_dataset(_READERS[ending], data_files=file, split="train", **options)
+
+
+def _read_array(file: str, separator: str, changed: int) -> Iterator[Row]:
+    """Read a JSON array item by item, because those of DPR have gigabytes; see `read_dpr`."""
+    decoder, text = json.JSONDecoder(), ""
+    with open_text(Path(file)) as stream:
+        while chunk := stream.read(_CHARACTERS_AT_ONCE):
+            text += chunk
+            place = 0
+            while (start := text.find("{", place)) >= 0:
+                try:
+                    item, place = decoder.raw_decode(text, start)
+                except json.JSONDecodeError:  # the item ends in the next chunk
+                    break
+                yield read_dpr(item, separator) if "positive_ctxs" in item else item
+            text = text[place:]
+    if text.strip("[] \r\n\t"):
+        raise ValueError(f"{file} is not a JSON array, or its end is missing: {text!r:.80}.")
+
+
+def make_example(row: Row, recipe: FinetuningRecipe, contract: EncodingContract) -> Example:
     """Make an example of a query with passages."""
-    if "positive_ctxs" in row:
-        row = _read_dpr(row, contract.title_separator)
-    others = [] if recipe.n_negatives == 0 else _values(row, "negatives", "negative")
-    query, *texts = _texts(row["query"], row["positive"], *others)
-    asked, own, *rest = map(plain_text, (query, *texts))
-    if not asked or not own:
-        return {LEFT_OUT: "rows with a blank text"}
-    passages = [contract.passage("", text) for text in texts]
-    example = {"query": contract.query(query), "passages": passages[:1]}
-    if not others and not recipe.needs_negatives:
-        return example
-    scores = _scores(row) if recipe.is_distilled else None
-    if scores is not None and len(scores) != len(texts):
-        raise ValueError(f"{len(scores)} scores for {len(texts)} passages.")
-    return example | _choose(passages, [text not in ("", own, asked) for text in rest], scores)
+    query, positive = row["query"] or "", row["positive"] or ""
+    negatives = [] if recipe.n_negatives == 0 else _negatives_of(row)
+    if not query.strip() or not positive.strip():
+        return {"left_out": _BLANK}
+    scores = row["scores"] if recipe.is_distilled else [None] * (1 + len(negatives))
+    if len(scores) != 1 + len(negatives):
+        raise ValueError(f"{len(scores)} scores for {1 + len(negatives)} passages.")
+    useless = {"", plain_text(query), plain_text(positive)}
+    kept = [(positive, scores[0])]
+    for negative, score in zip(negatives, scores[1:], strict=True):
+        if plain_text(negative or "") not in useless:
+            kept.append((negative, score))
+    if len(kept) == 1 and (negatives or recipe.needs_negatives):
+        return {"left_out": _NO_NEGATIVE}
+    return {
+        "query": contract.query(query),
+        "passages": [contract.passage("", text) for text, _ in kept],
+        "scores": [score for _, score in kept] if recipe.is_distilled else None,
+    }
 
 
-def _read_dpr(entry: Fields, separator: str) -> Fields:
+def _negatives_of(row: Row) -> list[str]:
+    """The list `negatives`, or `negative`, or `negative_1`, ...; empty if there are none."""
+    if row.get("negatives") is not None:
+        return row["negatives"]
+    names = ["negative"]
+    if "negative" not in row:
+        names = list(takewhile(row.__contains__, (f"negative_{n}" for n in count(1))))
+    return [row[name] for name in names if row.get(name)]
+
+
+def read_dpr(entry: Row, separator: str) -> Row:
     """Read an entry of DPR's JSON as a row; passages begin with their titles.
 
     As in DPR (Karpukhin et al. 2020, section 4.2), only the first positive is used, and other
     negatives only if there are no hard ones.
     """
     negatives = entry.get("hard_negative_ctxs") or entry.get("negative_ctxs") or []
-    positives = entry["positive_ctxs"] or [{"text": ""}]
-    contexts = [(own.get("title"), own["text"]) for own in (positives[0], *negatives)]
-    positive, *others = [f"{title}{separator}{text}" if title else text for title, text in contexts]
-    return {"query": entry["question"], "positive": positive, "negatives": others}
+    contexts = [*entry["positive_ctxs"][:1], *negatives]
+    texts = []
+    for context in contexts:
+        title, text = context.get("title"), context["text"]
+        texts.append(f"{title}{separator}{text}" if title else text)
+    if not entry["positive_ctxs"]:
+        texts = [""]
+    return {"query": entry["question"], "positive": texts[0], "negatives": texts[1:]}
 
 
-def _make_graded_pair(row: Fields, recipe: FinetuningRecipe, contract: EncodingContract) -> Example:
+def make_graded_pair(row: Row, recipe: FinetuningRecipe, contract: EncodingContract) -> Example:
     """Make an example of two sentences; both are encoded as passages, as in the evaluation."""
-    texts = _texts(row["sentence1"], row["sentence2"])
+    texts = [row["sentence1"] or "", row["sentence2"] or ""]
     low, high = recipe.score_range or (0.0, 1.0)
     score = float(row["score"])
     if not low <= score <= high:
         raise ValueError(f"score {score:g} is outside [{low:g}, {high:g}]: set score_range.")
-    if not all(map(str.strip, texts)):
-        return {LEFT_OUT: "rows with a blank text"}
+    if not all(text.strip() for text in texts):
+        return {"left_out": _BLANK}
     first, second = (contract.passage("", text) for text in texts)
-    return {"sentence1": first, "sentence2": second, LABEL: (score - low) / (high - low)}
+    return {"sentence1": first, "sentence2": second, "label": (score - low) / (high - low)}
 
 
-def _texts(*values: Any) -> list[str]:
-    """Check texts; null is a blank text, as an empty field of a table is."""
-    for value in values:
-        if value is not None and not isinstance(value, str):
-            raise ValueError(f"got {value!r:.60}, expected text.")
-    return [value or "" for value in values]
+def _collection_examples(
+    recipe: FinetuningRecipe, contract: EncodingContract, collection: Collection
+) -> tuple[Dataset, Counter[str]]:
+    """Make an example of each query and positive; also count what was left out.
 
-
-def _scores(row: Fields) -> list[float]:
-    """Read a cross-encoder's scores of positive and negatives."""
-    scores = row.get("scores")
-    if scores is None:
-        scores = [row["positive_score"], *_values(row, "negative_scores", "negative_score")]
-    scores = list(map(float, scores))
-    if not all(map(math.isfinite, scores)):
-        raise ValueError(f"the scores are {scores}, expected finite numbers.")
-    return scores
-
-
-def _values(row: Fields, plural: str, singular: str) -> list[Any]:
-    """Read the list `plural`, or `singular`, or `singular_1`, ...; empty if there is none."""
-    if (values := row.get(plural)) is not None:
-        if not isinstance(values, list):
-            raise ValueError(f"{plural} is {values!r:.60}, expected a list.")
-        return values
-    numbered = takewhile(row.__contains__, (f"{singular}_{n}" for n in count(1)))
-    names = [singular] if singular in row else numbered
-    return [row[name] for name in names if row[name] not in (None, "")]
-
-
-def _choose(
-    passages: Sequence[Any], is_useful: Sequence[bool], scores: Sequence[float] | None
-) -> Example:
-    """Keep the positive and the useful negatives, with their scores."""
-    if not any(is_useful):
-        return {LEFT_OUT: "rows without a negative"}
-    kept = [True, *is_useful]
-    return {
-        "passages": list(compress(passages, kept)),
-        "scores": None if scores is None else list(compress(scores, kept)),
-    }
-
-
-def make_collection_examples(
-    collection: Collection,
-    contract: EncodingContract,
-    lines: Iterable[HardNegatives] | None,
-    *,
-    with_scores: bool,
-) -> Iterator[Example]:
-    """Make an example of each query and positive; passages are given by their rows.
-
-    Texts are looked up when a batch needs them, so that a passage which is a negative of a thousand
-    queries is stored once. Negatives that are known to be none (`KnownPassages`) are dropped.
-
-    A line without positives has those of the judgements; without lines, examples are judged pairs.
+    Passages are given by their rows and looked up when a batch needs them, so that a negative of a
+    thousand queries is stored once. Negatives that are known to be none (`KnownPassages`) are
+    dropped.
     """
-    index, relevant = PassageIndex(collection.passages), judged_positives(collection)
-    known = KnownPassages(collection, index)
-    left = set(() if lines is None else collection.queries)
-    for line in map(HardNegatives, relevant) if lines is None else lines:
-        if line.query_id not in collection.queries:
-            yield {LEFT_OUT: "lines of queries that are not in the split"}
+    index, judged = PassageIndex(collection.passages), judged_positives(collection)
+    known, left_out = KnownPassages(collection, index), Counter[str]()
+    columns: dict[str, list[Any]] = {"query": [], "passages": [], "scores": []}
+    lines: Iterable[dict[str, Any]] = ({"query_id": name, "negative_ids": []} for name in judged)
+    if recipe.negatives is not None:
+        lines = read_hard_negatives(Path(recipe.negatives))
+    for line in lines:
+        query_id, negatives = line["query_id"], line["negative_ids"]
+        if query_id not in collection.queries:
+            left_out["lines of queries that are not in the split"] += 1
             continue
-        left.discard(line.query_id)
-        positives = line.positive_ids or relevant.get(line.query_id, ())
-        own, others = line.positive_teacher_scores, line.negative_teacher_scores
-        if not positives or (with_scores and (own is None or others is None)):
-            lacks = "cross-encoder scores" if positives else "positives"
+        if recipe.is_distilled and "negative_teacher_scores" not in line:
             raise ValueError(
-                f"The line of query {line.query_id!r} has no {lacks}: mine with a cross-encoder, or"
-                " use objective contrastive; without judgements, mine with --positives answers."
+                f"objective {recipe.objective} needs a cross-encoder's scores, but the file has "
+                "none: mine with cross_encoder, or use objective contrastive."
             )
-        query = contract.query(collection.queries[line.query_id])
-        rows = index.rows([*positives, *line.negative_ids])
-        negatives = rows[len(positives) :].tolist()
-        ids, contents = known.find(line.query_id, positives)
-        found = zip(line.negative_ids, index.content[negatives].tolist(), strict=True)
-        useful = [own_id not in ids and content not in contents for own_id, content in found]
-        for place, positive in enumerate(rows[: len(positives)].tolist()):
-            example = {"query": query, "passages": [positive]}
-            if lines is not None:
-                scores = [own[place], *(others or ())] if with_scores and own else None
-                example |= _choose([positive, *negatives], useful, scores)
-            yield example
-    yield from [{LEFT_OUT: "queries of the split without a line of negatives"}] * len(left)
+        positives = line.get("positive_ids") or judged[query_id]
+        known_ids, known_contents = known.find(query_id, positives)
+        rows = index.rows(negatives)
+        kept = []
+        for place, (name, row) in enumerate(zip(negatives, rows, strict=True)):
+            if name not in known_ids and index.content[row] not in known_contents:
+                kept.append(place)
+        if not kept and recipe.negatives is not None:
+            left_out[_NO_NEGATIVE] += len(positives)
+            continue
+        for place, row in enumerate(index.rows(positives)):
+            columns["query"].append(contract.query(collection.queries[query_id]))
+            columns["passages"].append(np.array([row, *rows[kept]]))
+            scores = None
+            if recipe.is_distilled:
+                others = line["negative_teacher_scores"]
+                scores = [line["positive_teacher_scores"][place], *(others[i] for i in kept)]
+            columns["scores"].append(scores)
+    n_examples = len(columns["query"])
+    columns |= {"left_out": [None] * n_examples, "row_number": list(range(n_examples))}
+    return Dataset.from_dict(columns, features=Features(_ranking_features("int64"))), left_out
 
 
 def passage_columns(n_negatives: int) -> list[str]:
@@ -362,27 +362,19 @@ class DrawnNegatives(EpochKeys):
 
     def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         """Make the columns `query`, `positive`, `negative_1`, ..., and `label` for scores."""
-        pairs = zip(rows["passages"], self.keys(rows[ROW_NUMBER]), strict=True)
-        places = [self._draw(len(passages), key) for passages, key in pairs]
-        chosen = _take(rows["passages"], places)
+        drawn, labels = [], []
+        keys = self.keys(rows["row_number"]).tolist()
+        for passages, scores, key in zip(rows["passages"], rows["scores"], keys, strict=True):
+            order = np.random.default_rng(key).permutation(len(passages) - 1)
+            places = [0, *(1 + np.sort(np.resize(order, self.n_negatives)))]
+            drawn.append([passages[place] for place in places])
+            if scores:
+                labels.append([scores[place] for place in places])
+        columns = np.array(drawn, dtype=object)  # (B, 1 + negatives)
         if self.passages is not None:
-            found = titles_and_texts(self.passages, chosen.ravel())
-            texts = [self.contract.passage(title, text) for title, text in found]
-            chosen = np.array(texts, dtype=object).reshape(chosen.shape)
+            pairs = titles_and_texts(self.passages, columns.ravel())
+            texts = [self.contract.passage(title, text) for title, text in pairs]
+            columns = np.array(texts, dtype=object).reshape(columns.shape)
         names = passage_columns(self.n_negatives)
-        drawn = {"query": rows["query"], **dict(zip(names, chosen.T.tolist(), strict=True))}
-        if any(rows["scores"]):
-            drawn[LABEL] = _take(rows["scores"], places).tolist()
-        return drawn
-
-    def _draw(self, n_passages: int, key: np.ndarray) -> list[int]:
-        """Draw the places of the positive, which is the first, and of the negatives."""
-        [draws] = uniforms(np.atleast_1d(key), n_passages - 1)
-        negatives = np.sort(np.resize(np.argsort(draws), self.n_negatives))
-        return [0, *(1 + negatives).tolist()]
-
-
-def _take(values: Sequence[Sequence[Any]], places: Sequence[Sequence[int]]) -> np.ndarray:
-    """Take the places of each row: (B, 1 + negatives) objects."""
-    rows = zip(values, places, strict=True)
-    return np.array([[own[place] for place in taken] for own, taken in rows], dtype=object)
+        made = {"query": rows["query"], **dict(zip(names, columns.T.tolist(), strict=True))}
+        return {**made, "label": labels} if labels else made

@@ -1,11 +1,10 @@
-"""The fields of a fine-tuning recipe."""
+"""The fields of the recipes of fine-tuning and mining."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from modeling_condenser.files.contract import EncodingContract, Pooling, Similarity
 from modeling_condenser.files.settings import check_least
-from modeling_condenser.pretraining.arguments import check_objective
 
 Objective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]
 
@@ -17,15 +16,6 @@ _SIMILARITIES: dict[Objective, tuple[Similarity, ...]] = {
     "margin_mse": ("dot", "cosine"),
     "kl": ("dot", "cosine"),
 }
-# Objectives -> the settings that only they have.
-_ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("contrastive", "kl"): ("temperature",),
-    ("contrastive",): ("mini_batch_size", "gather_across_devices"),
-    ("mse_cosine", "triplet", "margin_mse", "kl"): ("order",),  # contrast chooses its batches
-    ("triplet",): ("margin",),
-    ("mse_cosine",): ("score_range",),
-}
-_OF_DATA = ("data_name", "data_revision", "columns", "first_rows")
 
 
 @dataclass(frozen=True)
@@ -44,41 +34,39 @@ class FinetuningRecipe:
         split: of the collection or of a Hub data set; "train" by default.
         negatives: file of hard negatives for the collection's pairs: JSON lines as `condenser mine`
             writes them, or lines of query id, tab, passage ids separated by commas.
-        data: other training data: a file or pattern of .jsonl, .json, .tsv, .csv or .parquet (all
-            but .parquet also compressed), a list of them, or a Hub data set. A file that exists is
-            not taken for a pattern. Columns are query, positive and negative (or a list negatives,
-            or negative_1, negative_2, ...); for distillation also a list scores, or positive_score
-            and negative_score(s); for graded pairs sentence1, sentence2 and score. DPR's JSON is
-            read as published.
+        data: other training data: a file or pattern of .jsonl, .json, .csv, .tsv (without quoting)
+            or .parquet, a list of them, or a Hub data set (owner/name or owner/name@revision).
+            Columns are query, positive and negative (or a list negatives, or negative_1,
+            negative_2, ...), for distillation also a list scores, the positive's first; for graded
+            pairs sentence1, sentence2 and score. DPR's JSON is read as published.
         data_name: configuration of a Hub data set.
-        data_revision: branch, tag or commit of a Hub data set.
         columns: our names -> the data's names, such as {query: question}; or, for a file without
             a header, the list of all its columns in their order.
-        first_rows: read at most this many rows of the data.
+        first_rows: read at most this many rows of each file, or of a Hub data set.
         train_size: number of training examples to use, all by default.
         subset_seed: selects them; the subsets of one seed are nested.
         n_negatives: how many of a row's negatives to train with, drawn anew each epoch; 1 for
             triplets, else by default as many as every row has.
         order: "shuffled", or "sequential" for the order of the data.
-        pooling: how token vectors become one vector; the contract's by default.
+        pooling: how token vectors become one vector; that of the encoder by default.
         similarity: of the objective and of the retriever: "dot" or "cosine" for contrastive,
             margin_mse and kl, "euclidean" or "cosine" for triplet, "cosine" for mse_cosine. By
-            default that of the encoder's contract, or else the first of these.
-        query_max_length: maximum tokens of a query; the contract's by default.
-        passage_max_length: maximum tokens of a passage, or of a sentence of a graded pair; the
-            contract's by default.
-        title_separator: between title and text; the contract's by default.
-        query_prompt: put before every query; the contract's by default.
-        passage_prompt: put before every passage; the contract's by default.
+            default that of the encoder, or else the first of these.
+        query_max_length: maximum tokens of a query; that of the encoder by default.
+        passage_max_length: maximum tokens of a passage, or of a sentence of a graded pair; that of
+            the encoder by default.
+        title_separator: between title and text; that of the encoder by default.
+        query_prompt: put before every query; that of the encoder by default.
+        passage_prompt: put before every passage; that of the encoder by default.
         temperature: divides the similarity, and for kl also the cross-encoder's scores. 1 by
             default, as in the losses of DPR and Condenser (for the dot product), but 0.05 for
             contrastive by the cosine, as in pre-training.
         margin: of the triplet loss; 1 by default, as in Reimers & Gurevych 2019, section 3.
         score_range: lowest and highest score of graded pairs, which become 0 and 1; [0, 1] by
             default. That of the STS benchmark is [0, 5].
-        mini_batch_size: number of texts to encode at once (gradient cache, Gao et al. 2021); the
-            gradient is the same. Off by default.
-        gather_across_devices: use the passages of all devices as negatives.
+        mini_batch_size: for contrastive: number of texts to encode at once (gradient cache, Gao et
+            al. 2021); the gradient is the same. Off by default.
+        gather_across_devices: for contrastive: use the passages of all devices as negatives.
         matryoshka_dims: dimensions, such as [64, 128], to train truncated vectors too (Kusupati et
             al. 2022), so that `truncate_dim` loses less. The loss is the sum over these and the
             whole vector. For the similarity cosine only.
@@ -93,7 +81,6 @@ class FinetuningRecipe:
     negatives: str | None = None
     data: str | list[str] | None = None
     data_name: str | None = None
-    data_revision: str | None = None
     columns: dict[str, str] | list[str] | None = None
     first_rows: int | None = None
     train_size: int | None = None
@@ -117,33 +104,12 @@ class FinetuningRecipe:
 
     def __post_init__(self) -> None:
         """Check what can be checked without reading a file."""
-        objective = self.objective
         check_least(self, train_size=1, first_rows=1, n_negatives=0, mini_batch_size=1)
         check_least(self, subset_seed=0, temperature=1e-6, base_learning_rate=0)
-        scores = self.score_range
-        if scores is not None and not (len(scores) == 2 and scores[0] < scores[1]):
-            raise ValueError(f"score_range is {scores}, expected [lowest, highest].")
-        for objectives, names in _ONLY_FOR.items():
-            check_objective(self, objectives, names)
-        self._check_source()
-        if self.trained_similarity not in self.similarities:
-            raise ValueError(
-                f"similarity {self.similarity!r} is not supported for objective {objective}; "
-                f"supported: {', '.join(self.similarities)}."
-            )
-        if self.matryoshka_dims is not None and self.trained_similarity != "cosine":
-            raise ValueError(
-                "matryoshka_dims is for similarity: cosine, because sentence-transformers compares"
-                f" truncated vectors at length 1; got {self.trained_similarity}."
-            )
-        if objective == "triplet" and self.n_negatives not in (None, 1):
-            raise ValueError("A triplet has one negative: remove n_negatives.")
-
-    def _check_source(self) -> None:
         if (self.collection is None) == (self.data is None):
             raise ValueError(
-                f"The recipe names {'neither' if self.data is None else 'both'} a collection and "
-                "data: expected a collection, or data that holds the texts themselves."
+                "The recipe needs either a collection, whose judgements are the pairs, or data, "
+                f"which holds the texts; collection is {self.collection}, data is {self.data}."
             )
         if self.data is None and self.objective == "mse_cosine":
             raise ValueError("objective mse_cosine trains on graded pairs: set data.")
@@ -152,11 +118,18 @@ class FinetuningRecipe:
                 f"objective {self.objective} with n_negatives {self.n_negatives} needs negatives: "
                 "set negatives to a file that `condenser mine` wrote, or set data."
             )
-        for name in _OF_DATA if self.data is None else ("negatives",):
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name} has no use for the source {self.data or self.collection}: remove it."
-                )
+        if self.loss_similarity not in self.similarities:
+            raise ValueError(
+                f"similarity {self.similarity!r} is not supported for objective {self.objective}; "
+                f"supported: {', '.join(self.similarities)}."
+            )
+        if self.matryoshka_dims is not None and self.similarity not in (None, "cosine"):
+            raise ValueError(
+                "matryoshka_dims is for similarity: cosine, because sentence-transformers compares"
+                f" truncated vectors at length 1; got {self.similarity}."
+            )
+        if self.objective == "triplet" and self.n_negatives not in (None, 1):
+            raise ValueError("A triplet has one negative: remove n_negatives.")
 
     @property
     def needs_negatives(self) -> bool:
@@ -164,29 +137,80 @@ class FinetuningRecipe:
         return self.objective in ("triplet", "margin_mse", "kl") or bool(self.n_negatives)
 
     @property
+    def is_distilled(self) -> bool:
+        """Whether the objective learns from a cross-encoder's scores."""
+        return self.objective in ("margin_mse", "kl")
+
+    @property
     def similarities(self) -> tuple[Similarity, ...]:
         """The similarities of the objective; the first is the default."""
         return _SIMILARITIES[self.objective]
 
     @property
-    def trained_similarity(self) -> Similarity:
-        """The similarity of the recipe."""
+    def loss_similarity(self) -> Similarity:
+        """The similarity, by default the first of the objective."""
         return self.similarity or self.similarities[0]
 
     @property
-    def trained_temperature(self) -> float:
-        """The temperature of the recipe, for contrastive and kl."""
-        is_sharp = self.objective == "contrastive" and self.trained_similarity == "cosine"
-        return self.temperature or (0.05 if is_sharp else 1.0)
+    def loss_temperature(self) -> float:
+        """The temperature of contrastive and kl."""
+        if self.temperature is not None:
+            return self.temperature
+        is_cosine = self.loss_similarity == "cosine"
+        return 0.05 if self.objective == "contrastive" and is_cosine else 1.0
 
     @property
     def contract_changes(self) -> dict[str, Any]:
         """The fields of the encoder's contract that the recipe sets."""
-        stated = {field.name: getattr(self, field.name, None) for field in fields(EncodingContract)}
-        stated["similarity"] = self.trained_similarity
-        return {name: value for name, value in stated.items() if value is not None}
+        names = [field.name for field in fields(EncodingContract) if hasattr(self, field.name)]
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
-    @property
-    def is_distilled(self) -> bool:
-        """Whether the objective learns from a cross-encoder's scores."""
-        return self.objective in ("margin_mse", "kl")
+
+@dataclass(frozen=True)
+class MiningRecipe:
+    """Fields of a mining recipe, in addition to the settings of a dense search.
+
+    Attributes:
+        system: finds the candidates: bm25, an encoder, hybrid:ENCODER, or a TREC run file; settings
+            follow after commas, or a mapping such as {"model": "my-encoder", "pooling": "mean"}.
+        collection: folder or Hub name of a collection with judgements or answers. Without
+            judgements, the first passage found that contains an answer is the positive, and
+            passages with an answer are no negatives (Karpukhin et al. 2020, section 4.2).
+        output_dir: the output folder.
+        split: whose queries to mine negatives for.
+        first_rank: the first rank to take candidates from; 1 is the top, and positives count.
+        last_rank: the last rank to take candidates from, and the depth of the search.
+        n_negatives: the maximum for a query; null for all that pass the filters.
+        sampling: "random" candidates, or the "top" ones.
+        seed: of the sampling, for each query independently.
+        absolute_margin: drop candidates that score higher than the positive's score minus this. The
+            lowest score of several positives counts; a positive that was not found leaves none.
+        relative_margin: the same, as a share of the positive's score: 0.05 keeps candidates with at
+            most 95 % (NV-Retriever's TopK-PercPos).
+        answer_filter: drop candidates that contain an answer of the query.
+        cross_encoder: folder or Hub name of a cross-encoder with one label; scores positives and
+            negatives, for distillation.
+        negative_below: drop candidates for which the cross-encoder's probability of relevance is
+            at least this; 0.1 in RocketQA.
+    """
+
+    system: str | dict[str, Any]
+    collection: str
+    output_dir: str
+    split: str = "train"
+    first_rank: int = 1
+    last_rank: int = 200
+    n_negatives: int | None = 30
+    sampling: Literal["random", "top"] = "random"
+    seed: int = 0
+    absolute_margin: float | None = None
+    relative_margin: float | None = None
+    answer_filter: bool = False
+    cross_encoder: str | None = None
+    negative_below: float | None = None
+
+    def __post_init__(self) -> None:
+        check_least(self, n_negatives=1, first_rank=1, last_rank=self.first_rank)
+        if self.negative_below is not None and self.cross_encoder is None:
+            raise ValueError("negative_below is a cross-encoder's probability: set cross_encoder.")

@@ -1,7 +1,6 @@
 """Queries that are made from passages, or read from a file."""
 
 import json
-import re
 from random import Random
 
 import pytest
@@ -56,9 +55,9 @@ def test_keywords_are_the_words_that_tell_a_passage_from_others():
 
 
 def test_queries_of_one_seed_are_the_same_and_of_different_passages():
-    how = {"kinds": ("title", "sentence"), "n": 2, "seed": 1}
-    made = make_queries(TITLES, TEXTS, **how)
-    assert made == make_queries(TITLES, TEXTS, **how)
+    settings = {"kinds": ("title", "sentence"), "n": 2, "seed": 1}
+    made = make_queries(TITLES, TEXTS, **settings)
+    assert made == make_queries(TITLES, TEXTS, **settings)
     assert sorted((q.kind, q.passage) for q in made) == [
         *(("sentence", 0), ("sentence", 1)),
         *(("title", 0), ("title", 2)),
@@ -70,29 +69,20 @@ def write(file, *lines):
     return file
 
 
-def test_a_file_names_passages_by_id_or_text(tmp_path):
+def test_a_file_names_passages_by_their_ids(tmp_path):
     file = write(
         tmp_path / "q.jsonl",
         {"query": "what do penguins eat", "passage_id": "p0"},
-        {"query": "why", "passage": TEXTS[2], "negative_ids": ["p1"], "scores": [7, 0.5]},
+        {"query": "why", "passage_id": 7},
     )
-    assert read_queries(file, ["p0", "p1", "p2"], TEXTS) == [
+    assert read_queries(file, ["p0", "p1", "7"]) == [
         Query("what do penguins eat", 0, "file"),
-        Query("why", 2, "file", (1,), (7.0, 0.5)),
+        Query("why", 2, "file"),
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ({"query": "a", "passage_id": "p9"}, "'p9'"),
-        ({"query": "a", "passage": "Nothing."}, "'Nothing.'"),
-        ({"query": " ", "passage_id": "p0"}, "expected a text"),
-        ({"query": "a", "passage_id": "p0", "scores": [1, 2]}, "2 scores for 1 passage"),
-        ({"query": "a", "passage_id": "p0", "scores": [5, None]}, "scores is [5, None], expected"),
-    ],
-)
-def test_a_wrong_line_of_a_file_is_named(tmp_path, line, problem):
+@pytest.mark.parametrize("line", [{"query": "a", "passage_id": "p9"}, {"query": " "}])
+def test_a_wrong_line_of_a_file_is_named(tmp_path, line):
     file = write(tmp_path / "q.jsonl", {"query": "fine", "passage_id": "p1"}, line)
-    with pytest.raises(ValueError, match=f"row 2: .*{re.escape(problem)}"):
-        read_queries(file, ["p0", "p1", "p2"], TEXTS)
+    with pytest.raises(ValueError, match="line 2: query is "):
+        read_queries(file, ["p0", "p1", "p2"])

@@ -18,8 +18,7 @@ from modeling_condenser.files.settings import (
     parse_value,
     read_recipe,
 )
-from modeling_condenser.finetuning.finetune import FinetuningRecipe
-from modeling_condenser.mining.recipe import MiningRecipe
+from modeling_condenser.finetuning.recipe import FinetuningRecipe, MiningRecipe
 from modeling_condenser.pretraining.arguments import CondenserTrainingArguments, PretrainingRecipe
 from modeling_condenser.pretraining.documents import read_sources
 from modeling_condenser.retrieval.dense import SearchSettings

@@ -15,6 +15,6 @@ def train(bert_folder, tmp_path):
     defaults |= {"per_device_train_batch_size": 4, "use_cpu": True, "disable_tqdm": True}
 
     def run(name: str = "run", **settings: Any) -> Path:
-        return finetune({**defaults, **settings, "output_dir": str(tmp_path / name)})
+        return finetune(**{**defaults, **settings, "output_dir": str(tmp_path / name)})
 
     return run

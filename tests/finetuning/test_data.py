@@ -3,19 +3,23 @@
 import gzip
 import json
 import shutil
+from itertools import chain
 from typing import Any
 
 import pytest
 from datasets import Dataset
+from datasets.exceptions import DatasetGenerationError
 
-from modeling_condenser.collection import text_files
 from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.finetuning import data as data_module
 from modeling_condenser.finetuning.data import (
     DrawnNegatives,
     TrainingData,
     load_training_data,
-    make_text_examples,
+    make_example,
+    make_graded_pair,
     open_rows,
+    read_dpr,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
@@ -28,7 +32,7 @@ TEXT_ROWS = [{"query": text, "positive": f"p {text}"} for text in TEXTS]
 
 def read(data: Any, **settings: Any) -> list[Any]:
     data = [str(file) for file in data] if isinstance(data, list) else str(data)
-    return list(open_rows(FinetuningRecipe("e", data=data, **settings))[0])
+    return list(chain(*open_rows(FinetuningRecipe("e", data=data, **settings))))
 
 
 def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_text):
@@ -37,7 +41,7 @@ def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_tex
     tabs = "\n".join(["query\tpositive", *("\t".join(row.values()) for row in TEXT_ROWS)])
     Dataset.from_list(TEXT_ROWS).to_parquet(tmp_path / "a.parquet")
     write_jsonl(TEXT_ROWS, "a.jsonl")
-    write_jsonl(TEXT_ROWS, "lines.json")
+    write_jsonl(TEXT_ROWS, "lines.jsonl.gz")
     write_text(json.dumps(TEXT_ROWS), "array.json")
     write_text(f"\ufeff{tabs}", "a.tsv")
     (tmp_path / "z.csv.gz").write_bytes(gzip.compress(quoted.encode()))
@@ -45,60 +49,50 @@ def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_tex
     assert len(files) == 6
     for file in files:
         assert read(file) == TEXT_ROWS, file
+    assert read(tmp_path / "a.tsv", first_rows=3) == TEXT_ROWS[:3]
 
 
 def test_files_lists_and_patterns_are_read_in_order(tmp_path, write_jsonl):
-    for name in ("part-2", "part-0", "part-1", "part-[01]"):
+    for name in ("part-2", "part-0", "part-1"):
         write_jsonl([{"query": name}], f"{name}.jsonl")
-    both = [tmp_path / "part-2.jsonl", tmp_path / "part-[12].jsonl"]
-    assert [row["query"] for row in read(both)] == ["part-2", "part-1", "part-2"]
-    # A file comes before a pattern.
-    assert read(tmp_path / "part-[01].jsonl") == [{"query": "part-[01]"}]
+    names = [tmp_path / "part-2.jsonl", tmp_path / "part-[01].jsonl"]
+    assert [row["query"] for row in read(names)] == ["part-2", "part-0", "part-1"]
 
 
-@pytest.mark.parametrize("chunk", [1, 64])
+@pytest.mark.parametrize("chunk", [1, 64, 10**6])
 def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeypatch, chunk):
-    texts = ['aé"\\\n\t', "東😀", "[]{},:", "", "0"]
-    values = [{t: [i, i / 7, None, t, {}], "x": {"y": [t] * i}} for i, t in enumerate(texts * 4)]
-    file = tmp_path / "array.json"
+    values = [
+        {"query": text, "positive": "{[", "n": {"x": [text]}} for text in ('aé"\\\n', "]}", "")
+    ]
+    file = tmp_path / f"array-{chunk}.json"
     file.write_text(json.dumps(values, indent=2, ensure_ascii=bool(chunk % 2)), "utf-8")
-    monkeypatch.setattr(text_files, "_JSON_CHUNK", chunk)
+    monkeypatch.setattr(data_module, "_CHARACTERS_AT_ONCE", chunk)
     assert read(file) == values
     file.write_text('[{"a": 1}, {"a": 2')
-    with pytest.raises(ValueError, match=r"array.json is not a JSON array"):
+    with pytest.raises(DatasetGenerationError) as caught:
         read(file)
+    assert "its end is missing" in str(caught.value.__cause__)
 
 
-def test_one_hub_data_set_is_read_by_configuration_and_split(monkeypatch):
+def test_one_hub_data_set_is_read_by_configuration_split_and_revision(monkeypatch):
     asked = []
 
     def load_dataset(*words: Any, **settings: Any) -> Dataset:
         asked.append((words, settings))
         return Dataset.from_list(TEXT_ROWS)
 
-    monkeypatch.setattr(text_files, "load_dataset", load_dataset)
-    assert read("owner/name", data_name="triplet", split="dev", data_revision="abc") == TEXT_ROWS
+    monkeypatch.setattr(data_module, "load_dataset", load_dataset)
+    assert read("owner/name@abc", data_name="triplet", split="dev") == TEXT_ROWS
     assert asked == [(("owner/name", "triplet"), {"split": "dev", "revision": "abc"})]
-    with pytest.raises(FileNotFoundError, match="'owner/name': list local files only"):
+    with pytest.raises(FileNotFoundError, match="There is no file 'owner/name'"):
         read(["owner/name", "owner/other"])
 
 
-def test_data_that_cannot_be_read_is_refused(write_text):
-    with pytest.raises(FileNotFoundError, match=r"no file or folder 'x.jsonl', and the Hub"):
-        read("x.jsonl")  # the tests are offline
-    with pytest.raises(ValueError, match=r"a.xml: expected a file of type .jsonl"):
-        read(write_text("<x/>", "a.xml"))
-    with pytest.raises(ValueError, match=r"a.parquet is not a parquet file"):
-        read(write_text("a,b\n", "a.parquet"))
-
-
-def make(*rows: dict[str, Any], data: str = "f", **settings: Any) -> list[Any]:
-    recipe = FinetuningRecipe("e", data=data, **settings)
-    return list(make_text_examples(rows or open_rows(recipe)[0], recipe, CONTRACT))
+def make(row: dict[str, Any], **settings: Any) -> Any:
+    return make_example(row, FinetuningRecipe("e", data="f", **settings), CONTRACT)
 
 
 NUMBERED = {"negative_1": "a", "negative_2": "b", "negative_3": None, "negative_5": "unread"}
-NUMBERED_SCORES = {"positive_score": 3, "negative_score_1": 1, "negative_score_2": "2.5"}
 SCORED = {"passages": ["p: c", "p: a", "p: b"], "scores": [3.0, 1.0, 2.5]}
 KL = {"objective": "kl"}
 
@@ -107,35 +101,26 @@ KL = {"objective": "kl"}
     ("settings", "fields", "expected"),
     [
         ({}, {}, {"passages": ["p: c"]}),
-        ({}, {"negative": "a", "scores": [1]}, {"passages": ["p: c", "p: a"], "scores": None}),
+        ({}, {"negative": "a", "scores": [1]}, {"passages": ["p: c", "p: a"]}),
         ({"n_negatives": 0}, {"negative": "a"}, {"passages": ["p: c"]}),
         (KL, {"negatives": ["c", "a", " ", "b"], "scores": [3, 9, 1, 9, 2.5]}, SCORED),
-        (KL, {**NUMBERED, **NUMBERED_SCORES, "negative_score_3": ""}, SCORED),
+        (KL, {**NUMBERED, "scores": [3, 1, 2.5]}, SCORED),
     ],
 )
 def test_a_row_becomes_an_example(settings, fields, expected):
-    row = {"question": "who?", "positive": "c", "other": 1, **fields}
-    (example,) = make(row, columns={"query": "question"}, **settings)
-    assert example == {"query": "q: who?", **expected}
+    example = make({"query": "who?", "positive": "c", "other": 1, **fields}, **settings)
+    assert example == {"query": "q: who?", "scores": None, **expected}
 
 
-def test_the_labels_of_collect_are_training_data_too(write_text):
-    file = write_text("question,passage,file\nwhy,because,\nwhere,,a.md\n", "pairs.csv")
-    [example, without] = make(data=str(file))
-    assert (example["query"], example["passages"]) == ("q: why", ["p: because"])
-    assert without["left_out"] == "rows with a blank text"
-
-
-def test_graded_scores_become_0_to_1(write_text):
-    rows = [{"sentence1": "a", "sentence2": "b", "score": s} for s in ("1", 2, 5)]
-    examples = make(*rows, objective="mse_cosine", score_range=[1, 5])
+def test_graded_scores_become_0_to_1():
+    recipe = FinetuningRecipe("e", data="f", objective="mse_cosine", score_range=[1, 5])
+    rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in ("1", 2, 5)]
+    examples = [make_graded_pair(row, recipe, CONTRACT) for row in rows]
     assert [example["label"] for example in examples] == [0.0, 0.25, 1.0]
     # Both are encoded as passages, as in the evaluation of graded pairs.
     assert examples[0] == {"sentence1": "p: a", "sentence2": "p: b", "label": 0.0}
-    own = 'main-news\theadlines\t2013\t0024\t0.8\t"So," she said.\tNone\tCC\thttp://x\n'
-    file = str(write_text(own, "sts-train.csv"))
-    (example,) = make(data=file, objective="mse_cosine", score_range=[0, 5])
-    assert example == {"sentence1": 'p: "So," she said.', "sentence2": "p: None", "label": 0.16}
+    with pytest.raises(ValueError, match=r"score 9 is outside \[1, 5\]"):
+        make_graded_pair({**rows[0], "score": 9}, recipe, CONTRACT)
 
 
 def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles():
@@ -148,7 +133,8 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles():
         "hard_negative_ctxs": [cat, {"title": "", "text": "Trees have bark."}, dog],
     }
     positive = "p: Dog | Dogs bark."
-    first, second = make(entry, {**entry, "hard_negative_ctxs": []})
+    entries = [entry, {**entry, "hard_negative_ctxs": []}]
+    first, second = (make(read_dpr(each, CONTRACT.title_separator)) for each in entries)
     assert first["query"] == "q: who barks"
     assert first["passages"] == [positive, "p: Cat | Cats do not.", "p: Trees have bark."]
     assert second["passages"] == [positive, "p: Sun | It shines."]
@@ -157,26 +143,12 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles():
 def test_rows_that_cannot_teach_are_left_out_with_the_reason():
     blank = {"query": None, "positive": "c", "negatives": ["a"]}
     alone = {"query": "q", "positive": "c", "negatives": [" ", "c"]}
-    entry = {"question": "q", "positive_ctxs": []}
-    left_out = [example["left_out"] for example in make(blank, entry, alone)]
-    assert left_out == ["rows with a blank text"] * 2 + ["rows without a negative"]
-    pair = {"query": "q", "positive": "c"}
-    assert make(pair, objective="triplet") == make(alone) != make(pair)
-
-
-@pytest.mark.parametrize(
-    ("objective", "row", "message"),
-    [
-        ("contrastive", {"query": "q", "positve": "p"}, "f, row 1: .*'positive'; .* query, positv"),
-        ("contrastive", {"query": 5, "positive": "p"}, "row 1: got 5, expected text"),
-        ("kl", {"query": "q", "positive": "p", "negative": "n", "scores": [1]}, "1 scores for"),
-        ("kl", {"query": "q", "positive": "p", "negative": "n", "scores": [1, "nan"]}, "finite"),
-        ("mse_cosine", {"sentence1": "a", "sentence2": "b", "score": 5}, r"5 is outside \[0, 1"),
-    ],
-)
-def test_a_row_that_does_not_fit_is_refused(objective, row, message):
-    with pytest.raises(ValueError, match=message):
-        make(row, objective=objective)
+    entry = read_dpr({"question": "q", "positive_ctxs": []}, " ")
+    reasons = [make(row)["left_out"] for row in (blank, entry, alone)]
+    assert reasons == ["rows with a blank text"] * 2 + ["rows without a negative"]
+    assert make({"query": "q", "positive": "c"}, objective="triplet") == make(alone)
+    with pytest.raises(ValueError, match="1 scores for 2 passages"):
+        make({"query": "q", "positive": "p", "negative": "n", "scores": [1]}, **KL)
 
 
 def load(seed: int = 0, **settings: Any) -> TrainingData:
@@ -213,7 +185,7 @@ def test_each_judged_pair_of_a_collection_is_an_example_identified_by_its_conten
     (copy / "qrels.train.tsv").write_text("1\t0\t2\t1\n")
     other = load(collection=str(copy)).facts
     assert other["passages_fingerprint"] == data.facts["passages_fingerprint"]
-    assert other["judgements_fingerprint"] != data.facts["judgements_fingerprint"]
+    assert other["rows_sha256"] != data.facts["rows_sha256"]
 
 
 def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(marco, write_text):
@@ -224,17 +196,16 @@ def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(marco, wr
     assert data.facts["n_negatives"] == 2
     assert data.facts["left_out"] == {
         "lines of queries that are not in the split": 1,
-        "queries of the split without a line of negatives": 7,
         "rows without a negative": 1,
     }
 
 
 def test_positives_and_scores_of_a_mined_line_replace_the_judgements(marco, write_jsonl):
-    """A cross-encoder may have relabelled passages as positives."""
+    """The positives of a collection with answers are found by mining."""
     scores = {"positive_teacher_scores": [9, 8.5], "negative_teacher_scores": [-1, -2.0, -3.5]}
     line = {"query_id": "4", "positive_ids": [4, "6"], "negative_ids": [20, "28", "6"]}
     alone = {"query_id": "5", "positive_ids": ["5"], "positive_teacher_scores": [1]}
-    lines = [{**line, **scores}, {**alone, "negative_teacher_scores": []}]
+    lines = [{**line, **scores}, {**alone, "negative_ids": [], "negative_teacher_scores": []}]
     file = write_jsonl(lines, "mined.jsonl.gz")
     data = load(collection=str(marco), negatives=str(file), objective="kl", n_negatives=2)
     rows = [data.examples[i] for i in range(2)]
@@ -242,36 +213,38 @@ def test_positives_and_scores_of_a_mined_line_replace_the_judgements(marco, writ
     assert [row["positive"].split()[-1] for row in rows] == ["4", "6"]
     # 28 has the text of 4, so that it is no negative of either positive.
     assert [row["label"] for row in rows] == [[9.0, -1.0, -1.0], [8.5, -1.0, -1.0]]
-    del lines[0]["negative_teacher_scores"][0]
-    with pytest.raises(ValueError, match="negative_teacher_scores and negative_ids differ in len"):
-        load(collection=str(marco), negatives=str(write_jsonl(lines)), objective="kl")
+    assert data.facts["left_out"] == {"rows without a negative": 1}
+    for lines, message in (
+        (
+            [{"query_id": "4", "negative_ids": ["5"]}],
+            "scores, but the file has none",
+        ),
+        ([{"query_id": "4", "negative_ids": ["p99"]}], "no passage 'p99'"),
+    ):
+        objective = "kl" if "scores" in message else "contrastive"
+        file = write_jsonl(lines)
+        with pytest.raises(ValueError, match=message):
+            load(collection=str(marco), negatives=str(file), objective=objective)
 
 
-@pytest.mark.parametrize(
-    ("negatives", "objective", "message"),
-    [
-        (["5", "p99"], "contrastive", "no passage 'p99'"),
-        (["5"], "kl", "query '4' has no cross-encoder scores"),
-        ("p5", "contrastive", "jsonl:1: .*negative_ids is 'p5', expected a list"),
-    ],
-)
-def test_mined_lines_that_do_not_fit_are_refused(marco, write_jsonl, negatives, objective, message):
-    file = write_jsonl([{"query_id": "4", "negative_ids": negatives}])
-    with pytest.raises(ValueError, match=message):
-        load(collection=str(marco), negatives=str(file), objective=objective)
-
-
-def test_only_the_first_rows_are_read_and_a_changed_file_anew(write_text):
+def test_columns_are_named_and_a_changed_file_is_read_anew(write_text):
     settings = {"columns": ["query", "positive"]}
     file = write_text("".join(f"q{i}\tp{i}\n" for i in range(5)), "pairs.tsv")
     assert len(load(data=str(file), first_rows=3, **settings).examples) == 3
     assert len(load(data=str(file), **settings).examples) == 5
     write_text("other\tp\n", "pairs.tsv")
     assert load(data=str(file), **settings).examples[0]["query"] == "q: other"
+    # The labels of `condenser collect` need no names.
+    file = write_text("question,passage,file\nwhy,because,\nwhere,,a.md\n", "labels.csv")
+    data = load(data=str(file))
+    assert data.examples[:] == {"query": ["q: why"], "positive": ["p: because"]}
+    assert data.facts["left_out"] == {"rows with a blank text": 1}
+    file = write_text("who,text\nq,p\n", "named.csv")
+    assert load(data=str(file), columns={"query": "who", "positive": "text"}).facts["n_examples"]
+    with pytest.raises(ValueError, match="has no column 'query'; its columns are who, text"):
+        load(data=str(file))
     with pytest.raises(ValueError, match="no training example .*'rows with a blank text': 1"):
         load(data=str(write_text(" \tp\n", "blank.tsv")), **settings)
-    with pytest.raises(ValueError, match=r"empty.tsv has no rows to train on"):
-        load(data=str(write_text("", "empty.tsv")), **settings)
 
 
 def test_the_subsets_of_one_seed_are_nested_and_in_the_order_of_the_data(write_jsonl):
@@ -303,8 +276,10 @@ def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl):
     part = load(**settings, train_size=9).examples[:]
     places = [first["query"].index(query) for query in part["query"]]
     assert part["negative_3"] == [first["negative_3"][place] for place in places]
-    data.drawn.set_epoch(1)
-    assert data.drawn._epoch.is_shared()  # with persistent workers, which started before the epoch
+    data.negatives.set_epoch(1)
+    assert (
+        data.negatives._epoch.is_shared()
+    )  # with persistent workers, which started before the epoch
     for other in (data, load(seed=1, **settings)):
         pairs = zip(first["negative_1"], other.examples[:]["negative_1"], strict=True)
         assert sum(a != b for a, b in pairs) > 70

@@ -9,30 +9,28 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from datasets import Dataset
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from transformers import AutoModel
 
 from modeling_condenser.collection.load import load_collection
+from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.evaluation.verdict import judge
 from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.run_folder import read_run
 from modeling_condenser.finetuning.finetune import (
     RetrieverTrainer,
     finetune,
-    keep_similarity,
+    load_dev_queries,
     open_trainable,
-    sample_batches,
 )
-from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_provenance
 from tests.encoding.making import save_modules
 from tests.pretraining.short_runs import column, interrupted_at
 from tests.pretraining.test_distributed import TORCHRUN, launch
 from tests.publishing.making import make_run, plain_vectors
-
-DOT = {"similarity": "dot"}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +53,7 @@ def settings(encoder, collection, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def retriever(settings):
-    return finetune(settings)
+    return finetune(**settings)
 
 
 def share_found_first(model: Path, collection: Path) -> float:
@@ -122,7 +120,7 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folde
         ({"train_size": 41}, "train_size is 41, but .* has 40 training examples"),
     ):
         with pytest.raises(ValueError, match=message):
-            finetune({**settings, **wrong, "output_dir": str(tmp_path / "run")})
+            finetune(**{**settings, **wrong, "output_dir": str(tmp_path / "run")})
     assert not (tmp_path / "run").exists()
 
 
@@ -131,9 +129,8 @@ def test_other_rows_in_the_same_file_are_refused(train, write_jsonl, texts):
     data = {"data": str(write_jsonl(rows)), "max_steps": 1}
     model = train(**data)
     record = (model.parent / "run.json").read_bytes()
-    assert len(json.loads(record)["rows_sha256"]) == 64
     write_jsonl([*rows[:7], {"query": "a river", "positive": "It is near the market."}])
-    with pytest.raises(ValueError, match="another recipe .rows_sha256: "):
+    with pytest.raises(ValueError, match="holds another run .data: "):
         train(**data)
     assert (model.parent / "run.json").read_bytes() == record
     write_jsonl(rows)
@@ -143,7 +140,7 @@ def test_other_rows_in_the_same_file_are_refused(train, write_jsonl, texts):
 def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert_folder, tmp_path):
     further = [modules.Pooling(32, pooling_mode="mean"), modules.Normalize()]
     folder = save_modules(tmp_path / "st", bert_folder, lambda _: further, length=40)
-    opened = open_trainable(str(folder), DOT)
+    opened = open_trainable(str(folder), similarity="dot")
     assert opened.contract == EncodingContract(40, 40, "mean", "dot", token_type_ids=True)
     assert [type(module) for module in opened.model] == [modules.Transformer, modules.Pooling]
     expected = SentenceTransformer(str(folder), device="cpu").encode(["a river"])
@@ -151,40 +148,39 @@ def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert
     assert torch.allclose(torch.tensor(own), torch.tensor(expected), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("trained", "changes", "similarity", "temperature"),
+    [
+        ("cosine", {}, "cosine", 0.05),
+        ("cosine", {"similarity": "dot"}, "dot", 1.0),
+        (None, {}, "dot", 1.0),
+        (None, {"objective": "triplet"}, "euclidean", None),
+    ],
+)
 def test_the_similarity_of_an_encoder_is_kept_unless_the_recipe_names_another(
-    bert_run, bert_folder, tmp_path, caplog
+    train, bert_run, bert_folder, write_jsonl, tmp_path, trained, changes, similarity, temperature
 ):
-    contract = EncodingContract(16, 16, similarity="cosine")
-    export = export_encoder(bert_run, tmp_path / "cosine", contract=contract)
-    normal = [modules.Pooling(32, pooling_mode="mean"), modules.Normalize()]
-    st = save_modules(tmp_path / "st", bert_folder, lambda _: normal, similarity_fn_name=None)
-    names = {"objective": "triplet"}
-    caplog.set_level("INFO")
-    for encoder, changes, similarity, temperature in (
-        (export, {}, "cosine", 0.05),
-        (st, {}, "cosine", 0.05),
-        (export, {"similarity": "dot"}, "dot", 1.0),
-        (bert_folder, {}, "dot", 1.0),
-        (export, names, "cosine", 1.0),
-        (bert_folder, names, "euclidean", 1.0),
-    ):
-        recipe = FinetuningRecipe(str(encoder), data="d", **changes)
-        kept = keep_similarity(recipe)
-        assert (kept.trained_similarity, kept.trained_temperature) == (similarity, temperature)
-    assert "The retriever will compare by dot, and no longer by cosine." in caplog.messages
+    encoder = bert_folder
+    if trained:
+        contract = EncodingContract(16, 16, similarity=trained)
+        encoder = export_encoder(bert_run, tmp_path / "export", contract=contract)
+    rows = [{"query": f"q {i}", "positive": f"p {i}", "negative": f"n {i}"} for i in range(4)]
+    model = train(encoder=str(encoder), data=str(write_jsonl(rows)), max_steps=1, **changes)
+    assert Retriever(model).contract.similarity == similarity
+    assert read_run(model.parent).get("temperature") == temperature
 
 
 def test_encoders_that_an_export_cannot_hold_are_refused(bert_folder, bert_run, tmp_path):
     further = [modules.Pooling(32, "mean"), modules.Dense(32, 8)]
     folder = save_modules(tmp_path / "dense", bert_folder, lambda _: further)
     with pytest.raises(ValueError, match="the modules Transformer, Pooling, Dense and"):
-        open_trainable(str(folder), DOT)
+        open_trainable(str(folder), similarity="dot")
     with pytest.raises(ValueError, match="is a Condenser checkpoint: .*condenser export"):
-        open_trainable(str(bert_run / "model"), DOT)
+        open_trainable(str(bert_run / "model"))
 
 
 def test_a_pooler_is_not_trained_and_a_new_one_becomes_the_identity(bert_folder):
-    opened = open_trainable(str(bert_folder), {**DOT, "pooling": "cls"})  # a masked LM has none
+    opened = open_trainable(str(bert_folder), pooling="cls")  # a masked LM has none
     pooler = opened.model[0].model.pooler
     assert pooler.dense.weight.equal(torch.eye(32)) and not pooler.dense.bias.any()
     assert not any(parameter.requires_grad for parameter in pooler.parameters())
@@ -206,33 +202,37 @@ def test_each_column_is_cut_where_encoding_cuts_it(train, write_jsonl, monkeypat
     assert shapes == [8, 21, 21]
 
 
-EXAMPLES = Dataset.from_dict(
-    {
-        "query": [f"q{i}" for i in range(200)],
-        "positive": [f"text {i % 70}" for i in range(200)],
-        "negative_1": [f"text {(3 * i + 5) % 70}" for i in range(200)],
-    }
-)
+def test_the_learning_rate_follows_the_size_of_the_encoder(train, bert_folder, write_jsonl):
+    encoder = AutoModel.from_pretrained(bert_folder)
+    embeddings = [m for m in encoder.modules() if isinstance(m, torch.nn.Embedding)]
+    size = encoder.num_parameters() - sum(module.weight.numel() for module in embeddings)
+    data = str(write_jsonl([{"query": f"q {i}", "positive": f"p {i}"} for i in range(4)]))
+    for settings, expected in (
+        ({}, 1e-5 * (86e6 / size) ** 0.5),
+        ({"learning_rate": 3e-5}, 3e-5),
+    ):
+        run = train(str(expected), data=data, base_learning_rate=1e-5, **settings).parent
+        assert read_run(run)["learning_rate"] == pytest.approx(expected, rel=0.05)
 
 
-def batches(*, seed: int = 3, epoch: int = 0, **changes: Any) -> list[list[int]]:
-    options = {"batch_size": 5, "drop_last": True, "generator": torch.Generator(), "seed": seed}
-    sampler = sample_batches(FinetuningRecipe("e", data="d", **changes), EXAMPLES, **options)
-    sampler.set_epoch(epoch)
-    return list(sampler)
+def test_rows_can_be_trained_in_their_order(train, write_jsonl, monkeypatch):
+    seen, original = [], RetrieverTrainer.compute_loss
 
+    def compute_loss(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(inputs["query_input_ids"][:, 1:-1])
+        return original(self, model, inputs, *args, **kwargs)
 
-def test_objective_order_seed_and_epoch_decide_the_batches():
-    found = batches()
-    assert [len(batch) for batch in found] == [5] * 40  # although positives repeat
-    assert sorted(row for batch in found for row in batch) == list(range(200))
-    assert found == batches()
-    assert batches(seed=4) != found != batches(epoch=1)
-    in_order, shuffled = (
-        [row for batch in batches(objective="triplet", order=order) for row in batch]
-        for order in ("sequential", "shuffled")
-    )
-    assert in_order == list(range(200)) == sorted(shuffled) != shuffled
+    monkeypatch.setattr(RetrieverTrainer, "compute_loss", compute_loss)
+    rows = [{"query": f"{i} {i}", "positive": f"p {i}", "negative": "n"} for i in range(8)]
+    data = {"data": str(write_jsonl(rows)), "max_steps": 4}
+    train("sequential", **data, objective="triplet", order="sequential")
+    first, second = torch.cat(seen[:2]), torch.cat(seen[2:])
+    assert first.equal(second) and len({tuple(ids) for ids in first.tolist()}) == 8
+    seen.clear()
+    train("shuffled", **data)
+    assert not torch.cat(seen[:2]).equal(first)
+    assert sorted(torch.cat(seen[:2]).tolist()) == sorted(first.tolist())
+    assert not torch.cat(seen[2:]).equal(torch.cat(seen[:2]))  # anew in each epoch
 
 
 @pytest.fixture(scope="module")
@@ -253,40 +253,45 @@ def dev_entries(run: Path) -> dict[int, float]:
     return {entry["step"]: entry["eval_nDCG@10"] for entry in log if "eval_nDCG@10" in entry}
 
 
-def test_a_start_that_training_makes_worse_is_kept(train, retriever, with_dev, caplog):
-    settings = {"encoder": str(retriever), "collection": str(with_dev), "pooling": "cls"}
-    harmful = {"learning_rate": 0.5, "max_steps": 3}
-    run = train(**settings, **harmful).parent
-    figures = dev_entries(run)
-    assert sorted(figures) == [0, 1, 2, 3] and max(figures.values()) == figures[0] > 0.5
-    start = load_file(retriever / "model.safetensors")
-    kept = load_file(run / "model" / "model.safetensors")
-    assert all(kept[name].equal(weights) for name, weights in start.items())
-    record = json.loads((run / "run.json").read_text())
-    assert (record["best_step"], record["best_dev_nDCG@10"]) == (0, figures[0])
-    assert "No step ranks the dev queries better than the start" in caplog.text
-    assert not list(run.glob("checkpoint-*"))
-    last = train("last", **settings, **harmful, load_best_model_at_end=False)
-    assert not dev_entries(last.parent)
-    name = "embeddings.word_embeddings.weight"
-    assert not load_file(last / "model.safetensors")[name].equal(start[name])
-
-
-def test_the_best_checkpoint_is_kept_and_a_resumed_run_keeps_the_same(train, encoder, with_dev):
+def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, with_dev):
     settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
     settings |= {"learning_rate": 3e-3, "max_steps": 6, "save_steps": 2, "logging_steps": 1}
     whole = train("whole", **settings)
     figures = dev_entries(whole.parent)
-    record = json.loads((whole.parent / "run.json").read_text())
-    assert sorted(figures) == [0, 2, 4, 6]
-    assert record["best_step"] == max(figures, key=figures.__getitem__) > 0
-    best = whole.parent / f"checkpoint-{record['best_step']}" / "model.safetensors"
+    assert sorted(figures) == [2, 4, 6]
+    best_step = max(figures, key=figures.__getitem__)
+    best = whole.parent / f"checkpoint-{best_step}" / "model.safetensors"
+    assert load_file(best).keys() == load_file(whole / "model.safetensors").keys()
     assert best.read_bytes() == (whole / "model.safetensors").read_bytes()
     with interrupted_at(5):
         train("stopped", **settings)
     resumed = train("stopped", **settings)
     assert dev_entries(resumed.parent) == figures
     assert best.read_bytes() == (resumed / "model.safetensors").read_bytes()
+    # The verdict is that of searches by both models; the card and the provenance have it.
+    dev = load_dev_queries(settings)
+    assert dev is not None
+    assert not dev.queries.keys() & load_collection(with_dev, split="train").queries.keys()
+    start = Retriever(encoder, similarity="dot")
+    expected = str(judge(start, Retriever(whole), dev))
+    verdict = read_provenance(whole)[-1].run["verdict"]
+    assert verdict.partition(";")[0] == expected.partition(";")[0]
+    outcome = verdict.partition(":")[0]
+    assert f"Verdict against its start: {outcome}" in (whole / "README.md").read_text()
+
+
+def test_without_dev_queries_or_on_request_the_last_weights_are_kept(
+    train, collection, encoder, with_dev, caplog
+):
+    settings = {"encoder": str(encoder), "pooling": "cls"}
+    for name, changes in (
+        ("without", {"collection": str(collection)}),
+        ("unused", {"collection": str(with_dev), "load_best_model_at_end": False}),
+    ):
+        model = train(name, **settings, **changes)
+        assert not dev_entries(model.parent)
+        assert "verdict" not in read_provenance(model)[-1].run
+    assert caplog.text.count("has no dev queries, so nobody knows") == 1
 
 
 @pytest.mark.slow
@@ -350,10 +355,8 @@ def test_two_devices_take_the_step_of_one_with_the_whole_batch(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dataloader_drop_last": True}, "ended after 0 steps, .* at least one batch of 4"),
+        ({"dataloader_drop_last": True}, "ended after 0 steps"),
         ({"per_device_train_batch_size": 1}, "A batch is one pair, without negatives"),
-        ({"first_rows": 2}, "The 2 examples have the same positive"),
-        ({"max_steps": -1, "num_train_epochs": 0}, "ended after 0 steps, so the model was not"),
     ],
 )
 def test_a_training_of_nothing_is_an_error(train, write_jsonl, tmp_path, changes, message):

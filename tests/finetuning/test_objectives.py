@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modeling_condenser.finetuning.finetune import euclidean_distance, make_loss
+from modeling_condenser.finetuning.losses import euclidean_distance, make_loss
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
 B, H = 5, 6  # queries of a batch, numbers of a vector
@@ -117,15 +117,6 @@ def test_a_loss_and_its_gradient_are_the_equations(
     assert torch.allclose(lookup.table.grad, vectors.grad.reshape(-1, H), rtol=0, atol=precision)
 
 
-@pytest.mark.parametrize("dims", [[], [0], [2, H], [H + 1]])
-def test_matryoshka_dims_that_truncate_nothing_are_refused(dims):
-    model = nn.Sequential()
-    model.get_embedding_dimension = lambda: H
-    recipe = FinetuningRecipe("e", collection="c", matryoshka_dims=dims, **COSINE)
-    with pytest.raises(ValueError, match="but vectors have 6 numbers: list dimensions from 1 to 5"):
-        make_loss(recipe, model)
-
-
 def test_equal_vectors_have_a_gradient_of_zero_and_not_nan():
     a = torch.ones(2, 3, requires_grad=True)
     euclidean_distance(a, torch.ones(2, 3)).sum().backward()
@@ -148,8 +139,7 @@ def test_copies_of_a_positive_other_positives_and_the_query_are_no_negatives(set
     for column in ids:
         columns = {"input_ids": [[i, 0, 0] for i in column], "attention_mask": [[1, 0, 0]] * 5}
         batch.append({name: torch.tensor(rows) for name, rows in columns.items()})
-    how = {"temperature": 1.0, **COSINE, **settings}
-    recipe = FinetuningRecipe("e", data="d", **how)
+    recipe = FinetuningRecipe("e", data="d", temperature=1.0, **COSINE, **settings)
     loss = make_loss(recipe, model)(batch, None)
     loss.backward()
     expected = torch.zeros((), dtype=torch.float64)

@@ -12,18 +12,10 @@ from modeling_condenser.finetuning.recipe import FinetuningRecipe
 PAIRS = {"data": "pairs.jsonl"}
 TRIPLES = {"data": "t.tsv", "objective": "triplet"}
 SCORED = {"data": "s.jsonl", "objective": "kl"}
-GRADED = {"data": "g.csv", "objective": "mse_cosine"}
 
 
 def recipe(**settings: Any) -> FinetuningRecipe:
     return parse_settings({"encoder": "owner/encoder", **settings}, FinetuningRecipe)[0]
-
-
-def test_only_what_is_stated_and_the_similarity_change_the_contract():
-    assert recipe(collection="c").contract_changes == {"similarity": "dot"}
-    assert recipe(**TRIPLES).contract_changes == {"similarity": "euclidean"}
-    stated = {"similarity": "cosine", "pooling": "mean", "title_separator": ""}
-    assert recipe(**SCORED, **stated).contract_changes == stated
 
 
 def test_a_contrast_by_the_cosine_has_the_temperature_of_pretraining():
@@ -34,21 +26,15 @@ def test_a_contrast_by_the_cosine_has_the_temperature_of_pretraining():
         (PAIRS, 1.0),
         ({**SCORED, **cosine}, 1.0),
     ):
-        assert recipe(**settings).trained_temperature == expected, settings
+        assert recipe(**settings).loss_temperature == expected, settings
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {**PAIRS, "margin": 2.0},
-            "margin is only for objective triplet, but the objective is con",
-        ),
-        ({"collection": "c", "columns": ["query"]}, "columns has no use for the source c: remove"),
-        ({"collection": "c", **PAIRS}, "names both a collection and data"),
+        ({"collection": "c", **PAIRS}, "needs either a collection, .* or data"),
         ({"collection": "c", "objective": "kl"}, "kl .* needs negatives: .* `condenser mine`"),
         ({"collection": "c", "objective": "mse_cosine"}, "trains on graded pairs: set data"),
-        ({**GRADED, "score_range": [1, 0]}, r"score_range is \[1, 0\], expected \[lowest"),
         ({**PAIRS, "similarity": "euclidean"}, "'euclidean' is not supported .* dot, cosine"),
         ({**TRIPLES, "n_negatives": 2}, "A triplet has one negative"),
     ],
@@ -75,7 +61,7 @@ DPR = [
 # tests/test_docs.py runs finetune/own-text; the other recipes have the layouts of these.
 FILES = {
     "stsb": {"a.csv": "sentence1,sentence2,score\n" + lines("river {i},museum {i},4.5")},
-    "nq": {"a.json": json.dumps(DPR, indent=4)},
+    "open-qa": {"a.json": json.dumps(DPR, indent=4)},
     "thesis-triplets": {"a.tsv": lines("river {i}\tfjord {i}\tmuseum {i}")},
     "msmarco-passage": {  # RocketQA's edition
         "para.txt": lines("{i}\tfjord {i}", n=40),
@@ -106,7 +92,7 @@ def test_a_recipe_runs(name, train, tmp_path):
     assert run["steps"] == 2
     if name == "msmarco-passage":
         assert (run["n_examples"], run["n_negatives"]) == (10, 7)
-    if name == "nq":
+    if name == "open-qa":
         assert (run["n_examples"], run["n_negatives"]) == (11, 1)
         assert run["left_out"] == {"rows with a blank text": 1}
 
@@ -114,10 +100,9 @@ def test_a_recipe_runs(name, train, tmp_path):
 def test_the_papers_figures_are_in_their_recipes():
     """Condenser A.1 and 4.4; Reimers & Gurevych 2019, 3 and 3.1; the thesis, 3.3 and 4.3."""
     schedule = ("per_device_train_batch_size", "learning_rate", "num_train_epochs", "n_negatives")
-    marco = ("msmarco-passage", "msmarco-passage-mined", "msmarco-document")
-    expected = dict.fromkeys(marco, (8, 5e-6, 3, 7))
-    expected |= dict.fromkeys(("nq", "triviaqa"), (128, 1e-5, 40, 1))
-    expected |= {"stsb": (16, 2e-5, 4, None), "wikipedia-sections": (16, 2e-5, 1, None)}
+    expected = dict.fromkeys(("msmarco-passage", "msmarco-document"), (8, 5e-6, 3, 7))
+    expected |= {"open-qa": (128, 1e-5, 40, 1), "stsb": (16, 2e-5, 4, None)}
+    expected |= {"wikipedia-sections": (16, 2e-5, 1, None)}
     for name, figures in expected.items():
         settings = read_recipe(f"finetune/{name}")
         assert tuple(settings.get(field) for field in schedule) == figures, name

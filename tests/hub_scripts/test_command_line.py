@@ -106,7 +106,12 @@ def test_a_structure_is_read_where_a_field_may_be_one_unless_it_is_a_path(tmp_pa
 
 def test_the_trainers_text_fields_are_text_in_finetune(monkeypatch):
     called = []
-    monkeypatch.setattr("modeling_condenser.finetuning.finetune.finetune", called.append)
+
+    def stop(**settings):
+        called.append(settings)
+        raise ValueError("stop")
+
+    monkeypatch.setattr("modeling_condenser.finetuning.finetune.finetune", stop)
     main("finetune --encoder 1e5 --output_dir 2024 --data 0123 --run_name 1.0 --seed 3".split())
     text = {"encoder": "1e5", "output_dir": "2024", "data": "0123", "run_name": "1.0"}
     assert called == [{**text, "seed": 3}]

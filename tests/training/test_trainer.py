@@ -93,7 +93,7 @@ def test_a_retriever_is_pushed_as_a_plain_encoder(loopback_hub, exported, collec
     places = {"encoder": exported, "collection": collection, "output_dir": tmp_path / "tuned"}
     sizes = {"per_device_train_batch_size": 4, "max_steps": 2, "save_steps": 1, "use_cpu": True}
     settings = {name: str(place) for name, place in places.items()} | sizes | PUSHING
-    folder = finetune({**settings, "hub_strategy": "every_save", "disable_tqdm": True})
+    folder = finetune(**settings, hub_strategy="every_save", disable_tqdm=True)
     commits = pushed(loopback_hub)
     assert [c.title for c in commits][:2] == [f"Training in progress, step {s}" for s in (1, 2)]
     for commit in commits:

@@ -4,17 +4,22 @@ import json
 import math
 import random
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from sentence_transformers import CrossEncoder
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+)
 
-from modeling_condenser.mining.mine import mine
-from modeling_condenser.mining.miner import Miner
+from modeling_condenser.finetuning.mine import mine, open_cross_encoder
 from modeling_condenser.retrieval.runs import write_run
-from tests.mining.test_miner import make_cross_encoder, plain_logits
 from tests.publishing.making import write_collection
 
 N_PASSAGES, N_QUERIES = 50, 23
@@ -96,13 +101,15 @@ class Naive:
         """All candidates that pass, in the order of their ranks."""
         positives, found = self.positives[query], self.run[query]
         lowest = min(dict(found).get(positive, -math.inf) for positive in positives)
-        relative = settings.get("relative_margin")
+        absolute, relative = settings.get("absolute_margin"), settings.get("relative_margin")
         first, last = settings.get("first_rank", 1), settings.get("last_rank", 200)
         kept = []
         for passage, score in found[first - 1 : last]:
             passes = self.content(passage) not in map(self.content, positives)
             if relative is not None:
                 passes &= lowest > -math.inf and score <= lowest - abs(lowest) * relative
+            if absolute is not None:
+                passes &= lowest > -math.inf and score <= lowest - absolute
             if settings.get("answer_filter"):
                 passes &= not self.has_answer(query, passage)
             if passes:
@@ -117,18 +124,6 @@ class Naive:
             "negative_scores": [score for _, score in chosen],
         }
 
-    def examples(self, lines: list[dict]) -> Iterator[dict[str, Any]]:
-        for line in lines:
-            negatives = [self.text(passage) for passage in line["negative_ids"]]
-            for place, positive in enumerate(line["positive_ids"] if negatives else ()):
-                text = self.queries[line["query_id"]]["text"]
-                example = {"query": text, "positive": self.text(positive)}
-                example["negatives"] = negatives
-                if "positive_teacher_scores" in line:
-                    example["positive_score"] = line["positive_teacher_scores"][place]
-                    example["negative_scores"] = line["negative_teacher_scores"]
-                yield example
-
 
 @pytest.fixture(scope="module")
 def naive(tmp_path_factory: pytest.TempPathFactory) -> Naive:
@@ -138,11 +133,11 @@ def naive(tmp_path_factory: pytest.TempPathFactory) -> Naive:
 @pytest.fixture
 def mine_into(tmp_path: Path, naive: Naive, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Mines the run over the collection, with changed settings, into a folder of a name."""
-    monkeypatch.setattr("modeling_condenser.mining.mine.QUERIES_A_WINDOW", 6)
+    monkeypatch.setattr("modeling_condenser.finetuning.mine._QUERIES_AT_ONCE", 6)
 
     def mined(name: str = "out", **changes: Any) -> Path:
         settings = {"system": naive.run_file, "collection": naive.collection, **changes}
-        return mine(**settings, output_dir=tmp_path / name, progress=False)
+        return mine(**settings, output_dir=tmp_path / name)
 
     return mined
 
@@ -154,6 +149,7 @@ def record_of(negatives: Path) -> dict[str, Any]:
 RECIPES = {
     "ranks": {"first_rank": 5, "last_rank": 20, "n_negatives": 4, "sampling": "top"},
     "relative": {"relative_margin": 0.3, "n_negatives": None, "last_rank": 40},
+    "absolute": {"absolute_margin": 2.5, "n_negatives": 3, "sampling": "top"},
     "everything": {
         **{"first_rank": 3, "last_rank": 40, "relative_margin": 0.05, "answer_filter": True},
         **{"n_negatives": 5, "sampling": "top"},
@@ -164,7 +160,7 @@ RECIPES = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_lines_are_those_of_a_plain_loop(mine_into, naive, name):
     settings = RECIPES[name]
-    file = mine_into(with_text=True, **settings)
+    file = mine_into(**settings)
     n = settings["n_negatives"]
     lines = read_lines(file)
     assert lines == [
@@ -172,15 +168,12 @@ def test_the_lines_are_those_of_a_plain_loop(mine_into, naive, name):
         for query in naive.queries
         if query in naive.positives
     ]
-    examples = read_lines(file.parent / "examples.jsonl")
-    assert examples == list(naive.examples(lines))
     facts = record_of(file)
     sizes = [len(line["negative_ids"]) for line in lines]
     assert sum(sizes) > 20
     assert facts["queries"] == len(lines) == N_QUERIES - 1
     assert facts["queries_without_positive"] == 1
     assert facts["negatives"] == sum(sizes)
-    assert facts["mean_negatives"] == pytest.approx(sum(sizes) / len(sizes), abs=1e-3)
     assert facts["queries_without_negatives"] == sizes.count(0) > 0
     assert facts["queries_with_fewer"] == sum(0 < size < (n or 0) for size in sizes)
     first, last = settings.get("first_rank", 1), settings.get("last_rank", 200)
@@ -209,7 +202,26 @@ def test_random_negatives_are_a_sample_of_those_that_pass_nested_and_seeded(mine
     assert n_sampled > 2
 
 
-def test_a_cross_encoder_drops_and_relabels_by_its_probabilities(
+def make_cross_encoder(folder: Path, encoder: Path, *, n_labels: int = 1) -> Path:
+    """A tiny random cross-encoder whose scores differ."""
+    config = BertConfig.from_pretrained(encoder, num_labels=n_labels, initializer_range=0.3)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        BertForSequenceClassification(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(encoder).save_pretrained(folder)
+    return folder
+
+
+def plain_logits(folder: Path, pairs: list[tuple[str, str]]) -> list[float]:
+    """Logits of pairs by transformers alone, one pair at a time and so without padding."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    settings = {"truncation": True, "max_length": 64, "return_tensors": "pt"}
+    with torch.no_grad():
+        return [model(**tokenizer(*pair, **settings)).logits.item() for pair in pairs]
+
+
+def test_a_cross_encoder_scores_and_drops_by_its_probabilities(
     mine_into, naive, bert_folder, tmp_path
 ):
     settings, n = {"last_rank": 11}, 3
@@ -220,49 +232,50 @@ def test_a_cross_encoder_drops_and_relabels_by_its_probabilities(
     pairs = [(q, p) for q, found in candidates.items() for p in [*naive.positives[q], *found]]
     texts = [(naive.queries[query]["text"], naive.text(passage)) for query, passage in pairs]
     folder = make_cross_encoder(tmp_path / "cross-encoder", bert_folder)
-    scores = dict(zip(pairs, [row[0] for row in plain_logits(folder, texts)], strict=True))
+    scores = dict(zip(pairs, plain_logits(folder, texts), strict=True))
     relevant = {pair: 1 / (1 + math.exp(-score)) for pair, score in scores.items()}
     ordered = sorted(relevant.values())
-
-    def threshold(start: int) -> float:
-        """In the middle of a gap, so that rounding decides nothing."""
-        i = max(range(start, start + 20), key=lambda i: ordered[i + 1] - ordered[i])
-        return (ordered[i] + ordered[i + 1]) / 2
-
-    low, high = threshold(len(ordered) // 3), threshold(len(ordered) * 3 // 4)
-    file = mine_into(
-        **{**settings, "cross_encoder": folder, "sampling": "top", "n_negatives": n},
-        negative_below=low,
-        positive_above=high,
-        with_text=True,
-    )
-    dropped = Counter()
+    # In the middle of a gap, so that rounding decides nothing.
+    first = len(ordered) // 3
+    gap = max(range(first, first + 20), key=lambda i: ordered[i + 1] - ordered[i])
+    threshold = (ordered[gap] + ordered[gap + 1]) / 2
+    settings |= {"cross_encoder": folder, "sampling": "top", "n_negatives": n}
+    file = mine_into(**settings, negative_below=threshold)
+    n_dropped = 0
     for line in read_lines(file):
-        query, own = line["query_id"], {"negative": [], "positive": []}
+        query, negatives = line["query_id"], []
         for passage in candidates[query]:
-            if len(own["negative"]) == n:
+            if len(negatives) == n:
                 break
-            if relevant[query, passage] > high:
-                own["positive"].append(passage)
-                dropped["relabelled_as_positive"] += 1
-            elif relevant[query, passage] < low:
-                own["negative"].append(passage)
+            if relevant[query, passage] < threshold:
+                negatives.append(passage)
             else:
-                dropped["cross_encoder"] += 1
-        own["positive"] = [*naive.positives[query], *own["positive"]]
-        for side, passages in own.items():
+                n_dropped += 1
+        for side, passages in (("positive", naive.positives[query]), ("negative", negatives)):
             assert line[f"{side}_ids"] == passages
             expected = [scores[query, passage] for passage in passages]
             assert line[f"{side}_teacher_scores"] == pytest.approx(expected, abs=1e-4)
-    examples = read_lines(file.parent / "examples.jsonl")
-    assert examples == list(naive.examples(read_lines(file)))
-    assert dropped.items() <= record_of(file)["dropped"].items()
-    assert len(dropped) == 2 and min(dropped.values()) > 5
+    assert record_of(file)["dropped"]["cross_encoder"] == n_dropped > 5
+
+
+def test_scores_are_logits_whatever_is_applied_to_them_and_other_models_are_refused(
+    bert_folder, tmp_path
+):
+    folder = make_cross_encoder(tmp_path / "made", bert_folder)
+    model = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Sigmoid())
+    model.save_pretrained(str(tmp_path / "saved"))
+    pairs = [("another query", text) for text in ("A passage.", "It is a longer one. " * 9, "No.")]
+    scores = open_cross_encoder(str(tmp_path / "saved"), device="cpu").predict(pairs)
+    assert scores == pytest.approx(plain_logits(folder, pairs), abs=1e-5)
+    with pytest.raises(ValueError, match="BertForMaskedLM, .* is not a cross-encoder"):
+        open_cross_encoder(str(bert_folder))
+    with pytest.raises(ValueError, match="3 labels"):
+        open_cross_encoder(str(make_cross_encoder(tmp_path / "3", bert_folder, n_labels=3)))
 
 
 def test_by_answers_the_first_passage_with_one_is_the_positive(tmp_path, mine_into, naive):
     collection = make_labelled(tmp_path / "questions", has_qrels=False)
-    file = mine_into(collection=collection, positives="answers", last_rank=30, n_negatives=None)
+    file = mine_into(collection=collection, last_rank=30, n_negatives=None)
     expected = []
     for query in naive.queries:
         found = naive.run[query][:30]
@@ -276,73 +289,44 @@ def test_by_answers_the_first_passage_with_one_is_the_positive(tmp_path, mine_in
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"first_rank": 30, "last_rank": 40}, "leave 11 candidates"),
-        ({"negative_below": 0.1}, "cross-encoder"),
-        ({"n_negative": 3}, "Did you mean 'n_negatives'"),
+        ({"first_rank": 30, "last_rank": 29}, "last_rank is 29, expected at least 30"),
+        ({"negative_below": 0.1}, "set cross_encoder"),
         ({"answer_filter": True}, "has no answers"),
-        ({"index": "IVF4,Flat"}, "No system has vectors: leave out index"),
     ],
 )
 def test_a_wrong_setting_is_an_error_before_a_folder_is_made(tmp_path, mine_into, changes, message):
     plain = make_labelled(tmp_path / "plain", has_answers=False)
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
+    with pytest.raises(ValueError, match=message):
         mine_into(collection=plain, **changes)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_collection_or_run_that_does_not_fit_is_refused(tmp_path, mine_into):
-    questions = make_labelled(tmp_path / "questions", has_qrels=False)
-    with pytest.raises(ValueError, match="set positives to answers"):
-        mine_into(collection=questions)
+def test_a_run_that_does_not_fit_is_refused_and_leaves_no_file(tmp_path, mine_into):
     for name, content, message in (
-        ("queries", "other Q0 p1 1 1.0 t\n", "none of the 22 queries"),
+        ("queries", "other Q0 p1 1 1.0 t\n", "No query .* has a negative"),
         ("passages", "q1 Q0 p1 1 2.0 t\nq1 Q0 other 2 1.0 t\n", "no passage 'other'"),
     ):
         (tmp_path / name).write_text(content)
         with pytest.raises(ValueError, match=message):
-            mine_into(f"out-{name}", n_negatives=1, system=tmp_path / name)
+            mine_into(f"out-{name}", system=tmp_path / name)
+        assert not (tmp_path / f"out-{name}" / "negatives.jsonl").exists()
 
 
-@pytest.fixture
-def windows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The first query of each window that is mined; the third one is interrupted."""
-    started: list[str] = []
-    original = Miner.mine
-
-    def mine_window(self, labelled):
-        started.append(next(iter(labelled)))
-        if len(started) == 3:
-            raise KeyboardInterrupt
-        return original(self, labelled)
-
-    monkeypatch.setattr(Miner, "mine", mine_window)
-    return started
-
-
-@pytest.mark.parametrize(("change", "n_mined"), [(" made", 2), (" other", 4)])
-def test_after_an_interruption_only_missing_windows_of_the_same_run_are_mined(
-    mine_into, tmp_path, windows, change, n_mined
-):
-    own = tmp_path / "run"
-    make_run_file(own)
-    settings = {"system": own, "n_negatives": 4}
-    with pytest.raises(KeyboardInterrupt):
-        mine_into(**settings)
-    own.write_text(own.read_text().replace(" made", change))
+def test_a_finished_folder_is_neither_mined_again_nor_by_another_recipe(mine_into, tmp_path):
+    run_file = tmp_path / "run"
+    make_run_file(run_file)
+    settings = {"system": run_file, "n_negatives": 4}
     file = mine_into(**settings)
-    assert len(windows) == 3 + n_mined
-    assert file.read_bytes() == mine_into("whole", **settings).read_bytes()
-    names = {path.name for path in file.parent.iterdir()}
-    assert names == {"negatives.jsonl", "recipe.yaml", "run.json"}
-
-    n_windows = len(windows)  # a finished folder is neither mined again nor with another recipe
-    assert mine_into(**settings) == file
-    with pytest.raises(ValueError, match="another recipe .*seed"):
+    mined = file.stat()
+    assert {path.name for path in file.parent.iterdir()} == {
+        *("negatives.jsonl", "recipe.yaml", "run.json")
+    }
+    assert mine_into(**settings).stat() == mined
+    with pytest.raises(ValueError, match="holds another run .seed"):
         mine_into(**settings, seed=1)
-    own.write_text(own.read_text().replace(change, " changed"))
-    with pytest.raises(ValueError, match="another recipe .system_fingerprint: "):
+    run_file.write_text(run_file.read_text().replace(" made", " changed"))
+    with pytest.raises(ValueError, match="holds another run .data: "):
         mine_into(**settings)
-    assert len(windows) == n_windows
 
 
 def test_the_query_itself_near_copies_and_positives_of_its_twin_are_no_negatives(tmp_path):
@@ -359,7 +343,8 @@ def test_the_query_itself_near_copies_and_positives_of_its_twin_are_no_negatives
     queries = [{"_id": "q1", "text": "Is tea healthy"}, {"_id": "q2", "text": "is tea  healthy"}]
     judged = [("q1", "yes", 1), ("q1", "absent", 1), ("q2", "twin", 1)]
     folder = write_collection(tmp_path / "tea", passages, queries, train=judged)
-    file = mine("bm25", folder, tmp_path / "out", n_negatives=3, sampling="top", progress=False)
+    settings = {"system": "bm25", "collection": folder, "output_dir": tmp_path / "out"}
+    file = mine(**settings, n_negatives=3, sampling="top")
     lines = {line["query_id"]: line for line in read_lines(file)}
     assert lines["q1"]["positive_ids"] == ["yes"]
     assert lines["q1"]["negative_ids"] == lines["q2"]["negative_ids"] == ["other"]

@@ -1,0 +1,77 @@
+"""Files of hard negatives, one line a query, and the passages that are no negatives of a query."""
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.passages import PassageIndex, hash_text
+
+
+def open_text(file: Path) -> TextIO:
+    """Open a text file, plain or .gz."""
+    if file.suffix == ".gz":
+        return gzip.open(file, "rt", encoding="utf-8")  # type: ignore[return-value]
+    return file.open(encoding="utf-8")
+
+
+def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
+    """Read a file of hard negatives, plain or .gz.
+
+    It holds JSON lines as `condenser mine` writes them; or, if it is a .tsv or .txt file, lines of
+    query id, tab and passage ids separated by commas (train.negatives.tsv of RocketQA).
+
+    Yields:
+        `query_id` and `negative_ids` (best first), and what else a line has: `positive_ids`, and a
+        cross-encoder's `positive_teacher_scores` and `negative_teacher_scores` (log-odds).
+    """
+    is_table = bool({".tsv", ".txt"} & {*file.suffixes})
+    with open_text(file) as lines:
+        for line in lines:
+            if is_table:
+                query_id, passage_ids = line.rstrip("\n").split("\t")
+                record = {"query_id": query_id, "negative_ids": passage_ids.split(",")}
+            else:
+                record = json.loads(line)
+            record["query_id"] = str(record["query_id"])
+            for name in {"positive_ids", "negative_ids"} & record.keys():
+                record[name] = [str(passage_id) for passage_id in record[name] if passage_id != ""]
+            yield record
+
+
+def judged_positives(collection: Collection) -> dict[str, list[str]]:
+    """Return query id -> passages with a grade above 0, without queries that have none.
+
+    Passages that the corpus lacks are left out.
+    """
+    positives: dict[str, list[str]] = {}
+    for query_id, grades in collection.qrels.items():
+        relevant = [name for name, grade in grades.items() if grade > 0]
+        present = [name for name in relevant if name not in collection.absent]
+        if present:
+            positives[query_id] = present
+    return positives
+
+
+class KnownPassages:
+    """The passages of a collection that are no negatives of a query.
+
+    These are the positives of all queries with its text, the query itself as a passage (by id or by
+    text), and near-copies of these passages: texts that differ in blanks or case.
+    """
+
+    def __init__(self, collection: Collection, index: PassageIndex):
+        self._queries, self._index = collection.queries, index
+        self._positives: dict[int, list[str]] = defaultdict(list)  # hash of a query's text -> ids
+        for query_id, positives in judged_positives(collection).items():
+            self._positives[hash_text(collection.queries[query_id])] += positives
+
+    def find(self, query_id: str, positives: Sequence[str]) -> tuple[set[str], set[int]]:
+        """Return ids and text hashes (`PassageIndex.content`) of a query's known passages."""
+        query = hash_text(self._queries[query_id])
+        known = {*positives, *self._positives.get(query, ())}
+        contents = self._index.content[self._index.rows(list(known))].tolist()
+        return {query_id, *known}, {query, *contents}
