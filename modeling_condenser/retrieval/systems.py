@@ -24,13 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.files.atomic import checksum_file
-from modeling_condenser.files.contract import (
-    CONTRACT_FILE,
-    EncodingContract,
-    Pooling,
-    Similarity,
-)
-from modeling_condenser.files.models import find_model_folder, find_weights
+from modeling_condenser.files.contract import Pooling, Similarity, states_encoding
+from modeling_condenser.files.models import find_weights
 from modeling_condenser.files.run_folder import MODEL_FOLDER
 from modeling_condenser.files.settings import is_path, refuse_ambiguous
 
@@ -104,7 +99,7 @@ class System:
     @property
     def is_export(self) -> bool:
         """Whether it is a local export with its own contract, whose card can show its results."""
-        has_contract = (Path(self.model) / CONTRACT_FILE).is_file()
+        has_contract = states_encoding(Path(self.model))
         return self.kind == "encoder" and has_contract and not self.settings.keys() - {"dtype"}
 
     @property
@@ -197,17 +192,8 @@ class System:
         return own if self.precision == "float32" else f"{own} {self.precision}"
 
     def _fingerprint_vectors(self) -> str:
-        """The fingerprint of the retriever; a model with a contract is not opened for it."""
-        from modeling_condenser.encoding.opening import fingerprint_retriever
-
-        folder, dimension = find_model_folder(self.model), self.settings.get("truncate_dim")
-        if not (folder / CONTRACT_FILE).is_file():
-            retriever = self.whole.open()
-            return (retriever if dimension is None else retriever.truncated(dimension)).fingerprint
-        stated = {n: v for n, v in self.settings.items() if n in EncodingContract.__annotations__}
-        contract = replace(EncodingContract.load(folder), **stated)
-        dtype = self.settings.get("dtype", "float32")
-        return fingerprint_retriever(folder, contract, dtype=dtype, truncate_dim=dimension)
+        dimension, retriever = self.settings.get("truncate_dim"), self.whole.open()
+        return (retriever if dimension is None else retriever.truncated(dimension)).fingerprint
 
 
 SystemLike = str | Path | Mapping[str, Any] | System
