@@ -153,10 +153,6 @@ class Embeddings:
         """The hashes of the passages, (N,) int64."""
         return self._passages["text_hash"].to_numpy()
 
-    def are_of(self, passages: Dataset) -> bool:
-        """Return whether passages have these ids, in this order."""
-        return self.passage_ids.equals(pa.chunked_array([id_column(passages)]))
-
     def ids(self, rows: np.ndarray) -> list[str]:
         """Return the ids of (k,) rows."""
         return self.passage_ids.take(pa.array(rows)).to_pylist()
@@ -230,7 +226,7 @@ def write_table(embeddings: Embeddings, folder: str | Path, *, passages: Dataset
     folder, dimension = Path(folder), embeddings.dimension
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name a new folder.")
-    if not embeddings.are_of(passages):
+    if not embeddings.passage_ids.equals(pa.chunked_array([id_column(passages)])):
         raise ValueError("Passages and embeddings differ in ids: pass the encoded passages.")
     # Arrow maps vectors, ids and texts into memory.
     shards = [pa.array(block.ravel()) for block in embeddings.blocks()]

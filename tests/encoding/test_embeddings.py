@@ -196,7 +196,8 @@ def test_only_new_and_changed_passages_are_encoded(tmp_path, caplog):
     assert "2 new or changed passages are encoded, 96 kept" in caplog.text
     assert retriever.texts == new
     assert all_bytes(made) == hash_vectors(passages).tobytes()
-    assert made.are_of(passages) and made.record["n_encoded"] == 2
+    assert made.passage_ids.to_pylist() == passages["_id"][:]
+    assert made.record["n_encoded"] == 2
     fresh = encode_collection(HashRetriever(), passages, tmp_path / "fresh", shard_size=8)
     assert {f.name for f in folder.iterdir()} == {f.name for f in fresh.folder.iterdir()}
     assert {file.name for file in tmp_path.iterdir()} == {"e", "fresh"}
@@ -219,7 +220,8 @@ def test_a_passage_that_has_another_id_is_not_encoded_again(tmp_path):
     unused = HashRetriever()
     made = encode_collection(unused, renamed, tmp_path / "e")
     assert all_bytes(made) == hash_vectors(rows).tobytes() and unused.calls == []
-    assert made.are_of(renamed) and made.record["n_encoded"] == 0
+    assert made.passage_ids.to_pylist() == renamed["_id"][:]
+    assert made.record["n_encoded"] == 0
 
 
 def test_a_reader_of_the_earlier_vectors_is_not_disturbed(tmp_path):
