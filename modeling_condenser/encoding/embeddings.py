@@ -61,7 +61,6 @@ class Embeddings:
     retriever: str = ""  # `Retriever.fingerprint`
     contract: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the retriever
     passages: str = ""  # fingerprint of ids, titles and texts
-    computation: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, folder: str | Path, *, complete: bool = True) -> Self:
