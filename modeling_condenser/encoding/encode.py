@@ -5,7 +5,6 @@ with i % n == r.
 """
 
 import logging
-import resource
 import shutil
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from datasets import Dataset
 
@@ -248,13 +248,22 @@ def _worker_devices(retriever: Retriever, devices: Sequence[str] | None) -> list
 def _describe_work(n_encoded: int, seconds: float, devices: list[str]) -> dict[str, Any]:
     """The record of a call; memory is the peak of this process, including mapped files."""
     is_gpu = devices[0].startswith("cuda")
-    unit = 1 if sys.platform == "darwin" else 1024
     return {
         "n_encoded": n_encoded,
         "seconds": seconds,
         "passages_per_second": n_encoded / seconds if n_encoded else None,
         "devices": devices,
-        "peak_memory_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "peak_memory_bytes": _peak_memory_bytes(),
         "peak_accelerator_bytes": torch.cuda.max_memory_allocated(devices[0]) if is_gpu else None,
         "machine": describe_machine(),
     }
+
+
+def _peak_memory_bytes() -> int:
+    """The largest resident memory of this process so far."""
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset
+    import resource  # which Windows lacks; psutil has no peak elsewhere
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
