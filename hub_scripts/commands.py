@@ -6,7 +6,8 @@ help starts at once.
 
 import shlex
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .command_line import CommandLine
@@ -105,49 +106,21 @@ def encode(line: "CommandLine") -> None:
     condenser encode my-encoder my-collection runs/embeddings
     condenser encode owner/encoder,pooling=mean my-collection runs/embeddings --devices cuda:0
     """
-    line.call(_encode)
+    from modeling_condenser.encoding.recipe import EncodingRecipe
 
+    settings = line.read(EncodingRecipe, plain=("model", "collection", "out"))
+    from modeling_condenser.encoding.encode import encode as stage
 
-def _encode(
-    model: str,
-    collection: str,
-    out: str,
-    *,
-    devices: str | None = None,
-    dtype: Literal["float32", "bfloat16", "int8"] = "float32",
-    shard_size: int | None = None,
-    table: str | None = None,
-) -> None:
-    """Encode, and print speed and memory.
-
-    Args:
-        model: folder or Hub name of a retriever; a plain encoder is MODEL,pooling=cls, mean or max.
-        collection: folder or Hub name.
-        out: folder for the embeddings.
-        devices: one worker each, such as cuda:0,cuda:1; all GPUs by default, or the CPU.
-        dtype: of the weights, float32, bfloat16, or int8 (after condenser export --onnx int8).
-        shard_size: passages in a shard; 256 to 8192 by default.
-        table: folder for a parquet table of vectors and texts.
-    """
-    from modeling_condenser.collection.load import load_passages
-    from modeling_condenser.encoding.embeddings import write_table
-    from modeling_condenser.encoding.encode import encode_collection
-    from modeling_condenser.retrieval.dense import SearchSettings
-    from modeling_condenser.retrieval.systems import parse_system
-
-    settings = SearchSettings(dtype=dtype, devices=devices, shard_size=shard_size)
-    encoder = parse_system(model).completed(settings).open()
-    passages, workers = load_passages(collection), settings.device_list
-    made = encode_collection(encoder, passages, out, shard_size=shard_size, devices=workers)
+    made = stage(**settings)
     record = made.record
     print(f"embeddings: {made.folder}")
     print(f"  {made.n_passages:,} passages of {made.dimension} numbers")
     if speed := record["passages_per_second"]:  # nothing was left to encode otherwise
         memory = record["peak_accelerator_bytes"] or record["peak_memory_bytes"]
         print(f"  {record['seconds']:.1f} s, {speed:,.0f} passages a second, {memory / 1e9:.2f} GB")
-    if table:
-        files = write_table(made, table, passages=passages)
-        print(f"table: {table} ({len(files)} parquet files)")
+    if table := settings.get("table"):
+        n_files = len(list(Path(table).glob("*.parquet")))
+        print(f"table: {table} ({n_files} parquet files)")
 
 
 def mine(line: "CommandLine") -> None:

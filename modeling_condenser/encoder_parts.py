@@ -180,7 +180,8 @@ def freeze_pooler(encoder: nn.Module) -> None:
 def write_modules(folder: Path, dimension: int, *, pooling: str, encoding: dict[str, Any]) -> None:
     """Write the files from which sentence-transformers 6 builds the modules around an encoder.
 
-    Without them it would pool by the mean. `encoding` is that of `CondenserConfig`.
+    Without them it would pool by the mean. `encoding` is that of `CondenserConfig`, or the fields
+    of a contract.
     """
     base = "sentence_transformers.base.modules"
     modules = {
@@ -194,6 +195,7 @@ def write_modules(folder: Path, dimension: int, *, pooling: str, encoding: dict[
             "prompts": encoding.get("prompts", {}),
             "default_prompt_name": encoding.get("default_prompt_name"),
             "similarity_fn_name": encoding.get("similarity", "dot"),
+            "title_separator": encoding.get("title_separator", " "),  # which the library ignores
         },
     }
     if encoding.get("normalize"):
@@ -242,10 +244,10 @@ def write_encoder(
     *,
     encoding: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a plain encoder: weights, tokenizer, the modules around it, and its contract.
+    """Write a plain encoder: weights, tokenizer, and modules, which state its contract.
 
-    `encoding` is that of `CondenserConfig`, if the contract follows from it. The tokenizer is
-    changed (`save_tokenizer`).
+    `contract` has the fields of the package's `EncodingContract`. `encoding` is that of
+    `CondenserConfig`, if the contract follows from it. The tokenizer is changed (`save_tokenizer`).
     """
     encoder.save_pretrained(folder)
     save_tokenizer(tokenizer, contract, folder)
@@ -257,8 +259,6 @@ def write_encoder(
     }
     size = encoder.config.hidden_size
     write_modules(folder, size, pooling=contract["pooling"], encoding=how)
-    text = json.dumps(contract, indent=2, sort_keys=True)
-    (folder / "encoding_contract.json").write_text(f"{text}\n", "utf-8")
 
 
 def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
@@ -278,10 +278,10 @@ def save_tokenizer(
     """Save a tokenizer with the lengths and inputs of a contract."""
     longest = max(contract["query_max_length"], contract["passage_max_length"])
     tokenizer.model_max_length = longest
-    if not contract["token_type_ids"]:
-        tokenizer.model_input_names = ["input_ids", "attention_mask"]
-        # The attribute alone is not saved.
-        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
+    segments = ["token_type_ids"] if contract["token_type_ids"] else []
+    tokenizer.model_input_names = ["input_ids", *segments, "attention_mask"]
+    # The attribute alone is not saved.
+    tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
     for name in ("is_local", "local_files_only"):  # of the call that opened it
         tokenizer.init_kwargs.pop(name, None)
     tokenizer.backend_tokenizer.no_truncation()  # of the last call

@@ -67,7 +67,7 @@ def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
     names: dict = {}
     exec(compile(shortened, "README.md", "exec"), names)
     assert type(names["encoder"]).__name__ == "BertModel"
-    assert (workplace / "my-python-encoder" / "encoding_contract.json").is_file()
+    assert (workplace / "my-python-encoder" / "modules.json").is_file()
     exported = export_encoder("runs/python", "exported")  # from the last checkpoint of the run
     (stage,) = read_provenance(exported)
     assert stage.run["steps"] == stage.recipe["max_steps"] == 3

@@ -8,6 +8,7 @@ If only CLS is pooled, the last layer is computed for CLS alone. The vectors are
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,10 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser import packing
-from modeling_condenser.collection.chunks import in_chunks
 from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.encoder_parts import position_offset
 
 _TEXTS_A_CALL = 512  # limits memory: the tokenizer keeps offsets and strings of all tokens
-_CHARACTERS_A_TOKEN = 16  # that a text is cut to; three times as many as a token of English has
-_MARGIN = 256  # characters before a cut whose tokens may be others without it
-# In batches of such shapes, torch's kernels for CPUs add the numbers of a text in the same order.
-# In batches of fewer tokens, threads may share a sum (MKL, in encoders of up to 1,024 units).
-LENGTH_MULTIPLE = 16
-_LEAST_TOKENS = 512
 
 Tokens = Mapping[str, Sequence[np.ndarray]]
 """`input_ids` and optionally `token_type_ids` -> (tokens,) int32 of each text."""
@@ -43,63 +37,28 @@ def tokenize_texts(
 ) -> Tokens:
     """Tokenize texts without padding; `max_length` includes the special tokens.
 
-    A blank text is the padding token, if the tokenizer adds no special tokens.
+    A blank text is the padding token, if the tokenizer adds no special tokens. Of a text of many
+    times as many characters as its tokens could have, the rest is not read.
     """
-    tokens: dict[str, list[np.ndarray]] = {"input_ids": []}
+    fill = {"input_ids": tokenizer.pad_token_id}
     if token_type_ids:
-        tokens["token_type_ids"] = []
-    for chunk in in_chunks(texts, most=_TEXTS_A_CALL, text=str):
-        encoded = _tokenize_heads(
-            tokenizer, chunk, max_length=max_length, return_token_type_ids=token_type_ids
+        fill["token_type_ids"] = tokenizer.pad_token_type_id
+    n_characters = 10_000 + 64 * max_length if tokenizer.truncation_side == "right" else None
+    tokens: dict[str, list[np.ndarray]] = {name: [] for name in fill}
+    remaining = iter(texts)
+    while chunk := list(islice(remaining, _TEXTS_A_CALL)):
+        encoded = tokenizer(
+            [text[:n_characters] for text in chunk],
+            truncation=True,
+            max_length=max_length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=token_type_ids,
         )
         for name, column in tokens.items():
-            column += [row[name] for row in encoded]
+            for ids in encoded[name]:
+                column.append(np.array(ids or [fill[name]], dtype=np.int32))
     return tokens
-
-
-def _tokenize_heads(
-    tokenizer: PreTrainedTokenizerBase,
-    texts: list[str],
-    *,
-    max_length: int,
-    n_characters: int | None = None,
-    **options: Any,
-) -> list[dict[str, np.ndarray]]:
-    """The tokens of each text, of which only the first characters are read if these are enough."""
-    n_characters = n_characters or _CHARACTERS_A_TOKEN * max_length + _MARGIN
-    if tokenizer.truncation_side != "right" or not tokenizer.is_fast:
-        n_characters = max(map(len, texts))
-    encoded = tokenizer(
-        [text[:n_characters] for text in texts],
-        truncation=True,
-        max_length=max_length,
-        padding=False,
-        return_attention_mask=False,
-        **options,
-    )
-    nothing = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-    rows = [
-        {n: np.array(column[i] or [nothing[n]], dtype=np.int32) for n, column in encoded.items()}
-        for i in range(len(texts))
-    ]
-    is_cut = [len(text) > n_characters for text in texts]
-    again = [
-        i
-        for i in np.flatnonzero(is_cut)
-        if len(rows[i]["input_ids"]) < max_length
-        or max(end for _, end in encoded.encodings[i].offsets) > n_characters - _MARGIN
-    ]
-    if again:
-        longer = _tokenize_heads(
-            tokenizer,
-            [texts[i] for i in again],
-            max_length=max_length,
-            n_characters=8 * n_characters,
-            **options,
-        )
-        for i, row in zip(again, longer, strict=True):
-            rows[i] = row
-    return rows
 
 
 def make_batches(
@@ -108,36 +67,25 @@ def make_batches(
     tokenizer: PreTrainedTokenizerBase,
     token_budget: int,
     packed: bool = False,
-    exact: bool = False,
 ) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
     """Make the batches of `plan_batches`.
 
-    With `exact`, the other texts of a padded batch do not change the bits of a vector on a CPU:
-    lengths are rounded up to a multiple of 16, and a small batch is filled up with copies.
-
     Yields:
-        The rows of a batch, (B,) int64, and the model's inputs on the CPU: int64 columns, (B, T) or
-        with copies after B, if padded, or those of `lay_end_to_end`, whose filler counts as one
-        more text.
+        The rows of a batch, (B,) int64, and the model's inputs on the CPU: int64 columns, (B, T) if
+        padded, or those of `lay_end_to_end`, whose filler counts as one more text.
     """
     lengths = np.array([len(ids) for ids in texts["input_ids"]], dtype=np.int64)
-    widths = lengths
-    if exact:
-        widths = -(-np.maximum(lengths, 1) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-    for rows in plan_batches(widths, token_budget=token_budget, packed=packed):
-        width = int(widths[rows[0]])
-        least = min(-(-_LEAST_TOKENS // width), token_budget // width) if exact else 0
-        filled = np.resize(rows, max(len(rows), least))  # repeats the rows
-        tokens = {name: np.concatenate([ids[i] for i in filled]) for name, ids in texts.items()}
+    for rows in plan_batches(lengths, token_budget=token_budget, packed=packed):
+        tokens = {name: np.concatenate([ids[i] for i in rows]) for name, ids in texts.items()}
         if packed:
             columns = {name: (torch.from_numpy(ids), fill[name]) for name, ids in tokens.items()}
             yield rows, packing.lay_end_to_end(lengths[rows].tolist(), columns)
             continue
-        places = np.arange(width)
+        places = np.arange(lengths[rows[0]])  # the longest text is the first
         if tokenizer.padding_side == "left":
             places = places[::-1]
-        is_token = places < lengths[filled, None]  # (B, T), as all columns
+        is_token = places < lengths[rows, None]  # (B, T), as all columns
         batch = {"attention_mask": torch.from_numpy(is_token).long()}
         for name, ids in tokens.items():
             column = np.full(is_token.shape, fill[name], dtype=np.int64)

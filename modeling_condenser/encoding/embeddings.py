@@ -8,7 +8,6 @@ encoding.json       time, memory and hardware of encoding
 
 import hashlib
 import json
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -24,12 +23,10 @@ import pyarrow.parquet as pq
 from datasets import Dataset
 
 from modeling_condenser.collection.passages import iterate_rows
-from modeling_condenser.files.atomic import atomic_file, atomic_folder, write_json
-from modeling_condenser.files.models import read_json
+from modeling_condenser.files.atomic import atomic_file, atomic_folder, read_json, write_json
 from modeling_condenser.files.progress import bar
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
-_HASH = "text_hash"  # a column; "hash", of older versions, was also of the id
 
 Dtype = Literal["float32", "bfloat16", "int8"]
 """Type of an encoder's weights; "int8" is the file of `condenser export --onnx int8`."""
@@ -46,12 +43,11 @@ def id_column(passages: Dataset) -> pa.Array:
 
 def hash_passages(passages: Dataset) -> np.ndarray:
     """A hash of title and text of each passage, (N,) int64."""
-    hashes = array("q")
+    digests = bytearray()
     for row in iterate_rows(passages.select_columns(["title", "text"])):
         content = json.dumps([row["title"], row["text"]]).encode()
-        digest = hashlib.blake2b(content, digest_size=8).digest()
-        hashes.append(int.from_bytes(digest, "little", signed=True))
-    return np.asarray(hashes)
+        digests += hashlib.blake2b(content, digest_size=8).digest()
+    return np.frombuffer(digests, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +58,9 @@ class Embeddings:
     n_passages: int
     dimension: int
     shard_size: int  # rows of every shard but the last
-    retriever: str = ""  # fingerprint of weights, tokenizer, contract and dtype
+    retriever: str = ""  # `Retriever.fingerprint`
     contract: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the retriever
     passages: str = ""  # fingerprint of ids, titles and texts
-    origin: str = ""  # that of the first version of these passages, if they are an update
-    computation: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    version: int = 1
-    dtype: str = "float32"  # of the vectors
 
     @classmethod
     def open(cls, folder: str | Path, *, complete: bool = True) -> Self:
@@ -82,7 +74,9 @@ class Embeddings:
             raise FileNotFoundError(
                 f"{folder} holds no embeddings (no {MANIFEST_FILE}): use `condenser encode` first."
             )
-        embeddings = cls(folder=Path(folder), **manifest)
+        known = {each.name for each in fields(cls)}  # earlier versions wrote more
+        values = {name: value for name, value in manifest.items() if name in known}
+        embeddings = cls(folder=Path(folder), **values)
         if complete and (missing := embeddings.missing_shards()):
             raise FileNotFoundError(
                 f"{folder} is not complete: {len(missing)} of {len(embeddings.shards)} shards are "
@@ -99,9 +93,11 @@ class Embeddings:
             raise FileExistsError(f"{self.folder} is not empty: name a new folder.")
         manifest = asdict(self)
         del manifest["folder"]
+        columns: dict[str, Any] = {"_id": ids}
+        if hashes is not None:
+            columns["text_hash"] = hashes
         with atomic_folder(self.folder) as partial:
-            table = pa.table({"_id": ids} | ({} if hashes is None else {_HASH: hashes}))
-            pf.write_feather(table, partial / IDS_FILE, compression="uncompressed")
+            pf.write_feather(pa.table(columns), partial / IDS_FILE, compression="uncompressed")
             write_json(partial / MANIFEST_FILE, manifest)
 
     @property
@@ -137,9 +133,6 @@ class Embeddings:
         """Shards that were read; they stay readable when an update replaces the folder."""
         return {}
 
-    def __getstate__(self) -> dict[str, Any]:  # without what is mapped into memory
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
     @property
     def record(self) -> dict[str, Any]:
         """Time, memory and hardware of encoding; empty if encoding did not finish."""
@@ -155,14 +148,9 @@ class Embeddings:
         return self._passages["_id"]
 
     @property
-    def hashes(self) -> np.ndarray | None:
-        """The hashes of the passages, (N,) int64; None in folders of older versions."""
-        has_hashes = _HASH in self._passages.column_names
-        return self._passages[_HASH].to_numpy() if has_hashes else None
-
-    def are_of(self, passages: Dataset) -> bool:
-        """Return whether passages have these ids, in this order."""
-        return self.passage_ids.equals(pa.chunked_array([id_column(passages)]))
+    def hashes(self) -> np.ndarray:
+        """The hashes of the passages, (N,) int64."""
+        return self._passages["text_hash"].to_numpy()
 
     def ids(self, rows: np.ndarray) -> list[str]:
         """Return the ids of (k,) rows."""
@@ -237,7 +225,7 @@ def write_table(embeddings: Embeddings, folder: str | Path, *, passages: Dataset
     folder, dimension = Path(folder), embeddings.dimension
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name a new folder.")
-    if not embeddings.are_of(passages):
+    if not embeddings.passage_ids.equals(pa.chunked_array([id_column(passages)])):
         raise ValueError("Passages and embeddings differ in ids: pass the encoded passages.")
     # Arrow maps vectors, ids and texts into memory.
     shards = [pa.array(block.ravel()) for block in embeddings.blocks()]

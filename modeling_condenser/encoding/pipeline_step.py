@@ -43,7 +43,7 @@ class EncodeShards:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def prepare(self, *, shard_size: int = 8192) -> Embeddings:
-        """Write manifest and ids, once, before the tasks; see `encode_collection` for errors.
+        """Write manifest and ids, once, before the tasks; see `claim_folder` for errors.
 
         Also stores the passages in the cache of `datasets`, which the machines should share.
         """
@@ -63,8 +63,8 @@ class EncodeShards:
         if all(shard % world_size != rank for shard in embeddings.missing_shards()):
             return
         retriever, passages = self._open(), load_passages(self.collection)
-        wanted = (embeddings.retriever, embeddings.passages)
-        if (retriever.fingerprint, fingerprint_passages(passages)) != wanted:
+        prepared = (embeddings.retriever, embeddings.passages)
+        if prepared != (retriever.fingerprint, fingerprint_passages(passages)):
             raise ValueError(
                 f"{self.folder} was prepared for another model or other passages: pass the same"
                 " model, settings and collection, or prepare another folder."

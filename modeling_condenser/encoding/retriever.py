@@ -15,26 +15,24 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from datasets import Dataset
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
-from modeling_condenser.collection.chunks import rows_a_read
-from modeling_condenser.encoder_parts import n_positions
 from modeling_condenser.files.progress import bar
 
-from .batches import LENGTH_MULTIPLE, Tokens, accept_packed, make_batches, tokenize_texts
-from .embeddings import Dtype, Embeddings, check_vectors, find_best
-from .opening import fingerprint_retriever, open_encoder
+from .batches import Tokens, accept_packed, make_batches, tokenize_texts
+from .embeddings import Dtype, check_vectors, find_best
+from .opening import fingerprint_model, open_model
 from .unknown_tokens import warn_of_unknown
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
 INT8_TOKEN_BUDGET = 512  # ONNX Runtime is slower with larger batches
+_ROWS_A_READ = 256  # of a data set, whose texts may be long
 _MANY_TEXTS = 50  # of which a tenth is no accident
-_USUAL_LIMIT = 128  # tokens; who sets a lower one, as the demo does, knows it
+_USUAL_LIMIT = 128  # tokens; who sets a lower one knows it
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +64,7 @@ class Retriever:
 
     Attributes:
         folder: the model's files.
-        settings: the stated fields.
+        arguments: they open the same model again, on the default device.
         contract: how texts become vectors.
         model: its sentence-transformers modules.
         dimension: D, numbers in a vector.
@@ -86,56 +84,48 @@ class Retriever:
         truncate_dim: int | None = None,
         **stated: Any,
     ) -> None:
-        if not Path(model).exists() and str(model).startswith(("bm25", "hybrid:")):
-            raise ValueError(
-                f"{model} has no vectors, or not only vectors: Index.build(passages, {model!r})"
-                " searches with it."
-            )
-        self.settings = {name: value for name, value in stated.items() if value is not None}
-        opened = open_encoder(model, device=device, dtype=dtype, **self.settings)
+        stated = {name: value for name, value in stated.items() if value is not None}
+        opened = open_model(model, device=device, dtype=dtype, **stated)
         self.folder, self.model, self.contract = opened
         self.dtype = dtype
         self.dimension: int = self.model.get_embedding_dimension()  # type: ignore[assignment]
+        self.token_budget = token_budget or self._default_token_budget()
         self.truncate_dim: int | None = None
+        self.arguments = {"dtype": dtype, "token_budget": self.token_budget, **stated}
         if truncate_dim is not None:
             self._truncate(truncate_dim)
-        self._is_cuda = self.model.device.type == "cuda"
-        is_cpu = self.model.device.type == "cpu"
-        default = CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
-        default = INT8_TOKEN_BUDGET if dtype == "int8" else default
-        self.token_budget = default if token_budget is None else token_budget
-        self._tokenizing = Lock()  # a tokenizer cannot be called from two threads
-        if self.token_budget < 1:
-            raise ValueError(f"token_budget is {token_budget}, expected at least 1.")
-        # Float32 is padded, as in the evaluation script of an export.
-        self._has_warned = self._has_warned_of_cuts = False
         self._is_packed = dtype == "bfloat16" and accept_packed(self.model)
-        # Lengths cannot be rounded up beyond the positions. Int8 scales are those of a batch.
-        longest = n_positions(self.model[0].model) or LENGTH_MULTIPLE
-        can_round = longest % LENGTH_MULTIPLE == 0 and not self._is_packed
-        self._is_exact = can_round and is_cpu and dtype != "int8"
+        self._tokenizing = Lock()  # a tokenizer cannot be called from two threads
+        self._has_warned = False
+
+    def _default_token_budget(self) -> int:
+        if self.dtype == "int8":
+            return INT8_TOKEN_BUDGET
+        is_cpu = self.model.device.type == "cpu"
+        return CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
 
     def __repr__(self) -> str:
-        contract, device = self.contract, str(self.model.device)
         return (
-            f"Retriever({str(self.folder)!r}, pooling={contract.pooling!r},"
-            f" similarity={contract.similarity!r}, query_max_length={contract.query_max_length},"
-            f" passage_max_length={contract.passage_max_length}, dimension={self.dimension},"
-            f" dtype={self.dtype!r}, device={device!r})"
+            f"Retriever({str(self.folder)!r}, {self.contract}, dimension={self.dimension},"
+            f" dtype={self.dtype!r}, device={str(self.model.device)!r})"
         )
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        """Identifies weights, tokenizer, modules, contract and dtype, whatever the folder."""
-        how: Any = {"dtype": self.dtype, "truncate_dim": self.truncate_dim}
-        return fingerprint_retriever(self.folder, self.contract, **how)
+        """Identifies the model's files, contract, dtype and dimension, whatever the folder."""
+        if self.truncate_dim is None:
+            return self._model_fingerprint
+        return f"{self._model_fingerprint} {self.truncate_dim}"
+
+    @cached_property
+    def _model_fingerprint(self) -> str:
+        return fingerprint_model(self.folder, self.contract, dtype=self.dtype)
 
     def truncated(self, dimension: int) -> "Retriever":
         """Return a copy that keeps the first numbers of each vector; it shares the weights."""
-        other = copy.copy(self)
-        other.__dict__.pop("fingerprint", None)
-        other._truncate(dimension)
-        return other
+        truncated = copy.copy(self)
+        truncated._truncate(dimension)
+        return truncated
 
     def _truncate(self, dimension: int) -> None:
         if not 0 < dimension < self.dimension:
@@ -144,6 +134,7 @@ class Retriever:
                 f" {self.dimension} numbers: state 1 to {self.dimension - 1}, or leave it out."
             )
         self.dimension = self.truncate_dim = dimension
+        self.arguments = {**self.arguments, "truncate_dim": dimension}
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Encode N queries with the query prompt: (N, D) float32."""
@@ -152,54 +143,33 @@ class Retriever:
         return self._encode(texts, lambda _, text: contract.query(text), length, prompt)
 
     def encode_passages(
-        self, passages: Dataset | Sequence[str], *, shown: tqdm | None = None
+        self, passages: Dataset | Sequence[str], *, progress: tqdm | None = None
     ) -> np.ndarray:
         """Encode N passages with the passage prompt: (N, D) float32.
 
-        A data set is read window by window; its columns are `text` and optionally `title`. `shown`
-        is a bar of more passages that is moved on, in place of a new one.
+        A data set is read window by window; its columns are `text` and optionally `title`.
+        `progress` is a bar of more passages, which is used instead of a new one.
         """
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
-        return self._encode(
-            passages, contract.passage, length, prompt, exact=self._is_exact, shown=shown
-        )
+        return self._encode(passages, contract.passage, length, prompt, progress=progress)
 
     def search(
-        self, queries: Sequence[str], passages: Sequence[str] | Embeddings, *, depth: int = 10
+        self, queries: Sequence[str], passages: Sequence[str], *, depth: int = 10
     ) -> list[list[tuple[str, float]]]:
-        """Find the best passages for each query by exact search.
+        """Find the best passages for each query by exact search: their texts and scores.
 
-        Args:
-            queries: texts.
-            passages: texts, or `Embeddings` that were made with this retriever.
-            depth: passages per query.
-
-        Returns:
-            For each query (text, score), or with embeddings (id, score), of the best passages.
+        For more than some thousand passages, use `Index`, which stores their vectors.
         """
         self.check_inner_product()
-        if depth < 1:
-            raise ValueError(f"depth is {depth}, expected at least 1.")
-        if isinstance(passages, Embeddings) and passages.retriever != self.fingerprint:
-            raise ValueError(
-                f"{passages.folder} holds the vectors of another model, or of other settings of"
-                f" {self.folder}: encode the passages with this retriever."
-            )
-        if isinstance(passages, Iterator):  # which can be read only once
-            passages = list(passages)
-        vectors = self.encode_queries(queries)
-        blocks: Any
-        names: Any
-        if isinstance(passages, Embeddings):
-            blocks, names = passages.blocks(), passages.passage_ids
-        else:
-            blocks, names = [self.encode_passages(passages)], pa.array(list(passages))
-        scores, rows = find_best(vectors, blocks, depth=min(depth, len(names)))
-        return [
-            list(zip(names.take(pa.array(own)).to_pylist(), found, strict=True))
-            for own, found in zip(rows, scores.tolist(), strict=True)
-        ]
+        vectors, texts = self.encode_queries(queries), list(passages)
+        blocks = [self.encode_passages(texts)]
+        scores, rows = find_best(vectors, blocks, depth=min(depth, len(texts)))
+        answers = []
+        for query_scores, query_rows in zip(scores.tolist(), rows.tolist(), strict=True):
+            best = [texts[row] for row in query_rows]
+            answers.append(list(zip(best, query_scores, strict=True)))
+        return answers
 
     def check_inner_product(self) -> None:
         """Raise a ValueError if this retriever does not compare by inner products."""
@@ -216,23 +186,16 @@ class Retriever:
         max_length: int,
         prompt: str,
         *,
-        exact: bool = False,
-        shown: tqdm | None = None,
+        progress: tqdm | None = None,
     ) -> np.ndarray:
         """Encode `write(title, text)` of each row."""
         if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
             raise ValueError(f"Got {texts!r:.80}, expected a list of texts, such as [text].")
         if not isinstance(texts, Dataset):
             texts = list(texts)
-        elif "text" not in texts.column_names:
-            names = ", ".join(texts.column_names)
-            raise ValueError(f"The data set has the columns {names}; expected text, and title.")
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         self.model.eval()
-        with self._tokenizing:
-            features: Any = self.model.preprocess([""], prompt=prompt) if prompt else {}
-        # A pooling that excludes the prompt needs the prompt's length.
-        extra = {name: features[name] for name in ("prompt_length",) if name in features}
+        extra = self._prompt_features(prompt)
 
         def tokenize(first: int) -> Tokens:
             with self._tokenizing:
@@ -243,78 +206,64 @@ class Retriever:
                     token_type_ids=self.contract.token_type_ids,
                 )
 
-        n_full = 0
-        total: Any = nullcontext(shown)
-        if shown is None:
-            total = bar(None, "encode", unit="text", total=len(texts))
-        with total as shown, ThreadPoolExecutor(max_workers=1) as reader:
-            coming = reader.submit(tokenize, 0)
+        shown: Any = nullcontext(progress)
+        if progress is None:
+            shown = bar(None, "encode", unit="text", total=len(texts))
+        with ThreadPoolExecutor(max_workers=1) as reader, shown as progress:
+            next_tokens = reader.submit(tokenize, 0)
             for first in range(0, len(texts), WINDOW):
-                tokens = coming.result()
-                coming = reader.submit(tokenize, first + WINDOW)
-                self._check_unknown(tokens)
-                n_full += sum(len(ids) >= max_length for ids in tokens["input_ids"])
-                found = vectors[first : first + WINDOW]
-                self._encode_window(tokens, extra, found, exact, shown)
-                check_vectors(found, len(found), first=first)
-        self._check_cuts(n_full, len(texts), max_length)
+                tokens = next_tokens.result()
+                next_tokens = reader.submit(tokenize, first + WINDOW)
+                self._warn(tokens, max_length)
+                window = vectors[first : first + WINDOW]
+                self._encode_window(tokens, extra, window, progress)
+                check_vectors(window, len(window), first=first)
         return vectors
 
-    def _encode_window(
-        self,
-        tokens: Tokens,
-        extra: dict[str, int],
-        vectors: np.ndarray,
-        exact: bool,
-        shown: tqdm,
-    ) -> None:
-        """Encode the N texts of a window into `vectors`, (N, D).
+    def _prompt_features(self, prompt: str) -> dict[str, Any]:
+        """The length of a prompt, which a pooling that excludes the prompt needs."""
+        if not prompt:
+            return {}
+        with self._tokenizing:
+            features: Any = self.model.preprocess([""], prompt=prompt)
+        return {name: features[name] for name in ("prompt_length",) if name in features}
 
-        The longest texts come first, so the bar shows the share of the window's tokens that are
-        encoded, as a number of texts: its time to the end would be too long otherwise.
-        """
+    def _encode_window(
+        self, tokens: Tokens, extra: dict[str, Any], vectors: np.ndarray, progress: tqdm
+    ) -> None:
+        """Encode the N texts of a window into `vectors`, (N, D)."""
         order, parts = [], []
-        lengths = np.array([len(ids) + 1 for ids in tokens["input_ids"]])  # no text is for free
-        n_tokens, n_shown = 0, 0
         for rows, batch in make_batches(
             tokens,
             tokenizer=self.model.tokenizer,
             token_budget=self.token_budget,
             packed=self._is_packed,
-            exact=exact,
         ):
             features = {name: self._move(column) for name, column in batch.items()}
             part = self.model({**extra, **features})["sentence_embedding"].float()
             order.append(rows)
-            parts.append(part[: len(rows), : self.dimension])  # without filler and copies
-            n_tokens += int(lengths[rows].sum())
-            n_texts = len(lengths) * n_tokens // int(lengths.sum())
-            shown.update(n_texts - n_shown)
-            n_shown = n_texts
-        found = torch.cat(parts)
+            parts.append(part[: len(rows), : self.dimension])  # without filler
+            progress.update(len(rows))
+        encoded = torch.cat(parts)
         if self.contract.similarity == "cosine":  # bfloat16 and truncation change lengths
-            found = F.normalize(found, dim=1)
-        vectors[np.concatenate(order)] = found.cpu().numpy()
+            encoded = F.normalize(encoded, dim=1)
+        vectors[np.concatenate(order)] = encoded.cpu().numpy()
 
-    def _check_unknown(self, tokens: Tokens) -> None:
-        """Warn once if the tokenizer knows too little of the text."""
-        if not self._has_warned:
-            tokenizer = self.model.tokenizer
-            n_texts = len(tokens["input_ids"])
-            ids = np.concatenate(tokens["input_ids"])
-            self._has_warned = warn_of_unknown(
-                tokenizer,
-                n_unknown=int((ids == tokenizer.unk_token_id).sum()),
-                n_tokens=len(ids) - n_texts * tokenizer.num_special_tokens_to_add(),
-                n_texts=n_texts,
-            )
-
-    def _check_cuts(self, n_full: int, n_texts: int, max_length: int) -> None:
-        """Warn once if more than a tenth of many texts is as long as the limit, or was longer."""
-        if n_texts < _MANY_TEXTS or max_length < _USUAL_LIMIT or self._has_warned_of_cuts:
+    def _warn(self, tokens: Tokens, max_length: int) -> None:
+        """Warn once if much of the texts of a window is unknown or cut."""
+        if self._has_warned:
             return
-        if n_full > n_texts / 10:
-            self._has_warned_of_cuts = True
+        tokenizer, n_texts = self.model.tokenizer, len(tokens["input_ids"])
+        ids = np.concatenate(tokens["input_ids"])
+        self._has_warned = warn_of_unknown(
+            tokenizer,
+            n_unknown=int((ids == tokenizer.unk_token_id).sum()),
+            n_tokens=len(ids) - n_texts * tokenizer.num_special_tokens_to_add(),
+            n_texts=n_texts,
+        )
+        n_full = sum(len(text) >= max_length for text in tokens["input_ids"])
+        if n_full > n_texts / 10 and n_texts >= _MANY_TEXTS and max_length >= _USUAL_LIMIT:
+            self._has_warned = True
             logger.warning(
                 "%d of %d texts fill the %d tokens that the model reads, so what they say after "
                 "these is not found: make shorter passages, as `condenser collect --model` does.",
@@ -325,24 +274,23 @@ class Retriever:
         """Copy a column to the device without waiting, so that the next batch can be prepared."""
         if not isinstance(column, torch.Tensor):
             return column
-        column = column.pin_memory() if self._is_cuda else column
-        return column.to(self.model.device, non_blocking=self._is_cuda)
+        is_cuda = self.model.device.type == "cuda"
+        column = column.pin_memory() if is_cuda else column
+        return column.to(self.model.device, non_blocking=is_cuda)
 
 
 def _read_window(
     texts: Dataset | Sequence[str], first: int, write: Callable[[str, str], str]
 ) -> Iterator[str]:
     """Read the rows of the window that begins with row `first`, as they are encoded."""
-    size = rows_a_read(texts, most=WINDOW) if isinstance(texts, Dataset) else WINDOW
     last = min(first + WINDOW, len(texts))
-    for start in range(first, last, size):
-        rows: Any = texts[start : min(start + size, last)]
+    for start in range(first, last, _ROWS_A_READ):
+        rows: Any = texts[start : min(start + _ROWS_A_READ, last)]
+        titles = [""] * len(rows)
         if isinstance(texts, Dataset):
-            own = rows["text"]
-            titles = rows.get("title", [""] * len(own))
-        else:
-            titles, own = [""] * len(rows), rows
-        for row, (title, text) in enumerate(zip(titles, own, strict=True), start=start):
+            titles = rows.get("title", [""] * len(rows["text"]))
+            rows = rows["text"]
+        for row, (title, text) in enumerate(zip(titles, rows, strict=True), start=start):
             if not isinstance(text, str):
                 raise ValueError(
                     f"Row {row} is {text!r}, expected a text: use an empty one for none."

@@ -16,7 +16,7 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from jinja2 import Template
 
 from modeling_condenser.files.atomic import atomic_file
-from modeling_condenser.files.contract import CONTRACT_FILE, EncodingContract
+from modeling_condenser.files.contract import EncodingContract, states_encoding
 from modeling_condenser.files.models import STARTER_TITLE, is_checkpoint, read_config
 from modeling_condenser.files.run_folder import MODEL_FOLDER
 
@@ -130,12 +130,12 @@ def write_card(
 
 def read_contract(folder: Path) -> EncodingContract | None:
     """The contract of a repository; None for a Condenser checkpoint, a ValueError otherwise."""
-    if (folder / CONTRACT_FILE).is_file():
-        return EncodingContract.load(folder)
     if is_checkpoint(folder):
         return None
+    if states_encoding(folder):
+        return EncodingContract.load(folder)
     raise ValueError(
-        f"{folder} has neither {CONTRACT_FILE} nor the config.json of a Condenser checkpoint: name"
+        f"{folder} has neither modules.json nor the config.json of a Condenser checkpoint: name"
         " a folder that `condenser export`, `finetune`, `pretrain` or `adapt` wrote. (Where `adapt`"
         " kept the start, or `export --onnx int8` added a file to a published model, the folder is"
         " a copy of that model: `hf upload` publishes it.)"

@@ -20,19 +20,14 @@ TEXTS = ["A text.", "Another one, which is longer than the first."]
 
 def try_repository(folder: Path) -> None:
     """Encode with an encoder in both libraries, or compute a checkpoint's loss by its own code."""
-    contract_file = folder / "encoding_contract.json"
-    if contract_file.is_file():
-        contract = json.loads(contract_file.read_text("utf-8"))
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    if config["model_type"] != "condenser":
         _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
         encoder: Any = SentenceTransformer(str(folder), device="cpu")
         result = torch.as_tensor(encoder.encode_document(TEXTS))
-        found = {"pooling": encoder[1].pooling_mode, "similarity": encoder.similarity_fn_name}
-        for name, value in found.items():
-            if value != contract[name]:
-                raise ValueError(f"{name} is {value}, but {contract[name]} in the contract")
     else:
         trusting: Any = {"trust_remote_code": True}
-        (architecture,) = json.loads((folder / "config.json").read_text())["architectures"]
+        (architecture,) = config["architectures"]
         has_head = architecture == "CondenserForPreTraining"
         opener = AutoModelForPreTraining if has_head else AutoModelForMaskedLM
         model, info = opener.from_pretrained(folder, output_loading_info=True, **trusting)

@@ -18,8 +18,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import validate_repo_id
 
 from modeling_condenser.files.atomic import read_json
-from modeling_condenser.files.contract import CONTRACT_FILE
-from modeling_condenser.files.models import CONFIG_FILE, find_weights
+from modeling_condenser.files.models import CONFIG_FILE, find_weights, is_checkpoint
 from modeling_condenser.files.run_folder import MODEL_FOLDER
 
 from .card import CARD_FILE, read_card, read_contract, write_card
@@ -156,7 +155,7 @@ def check_publishable(
         reasons.append(
             f"the Hub has no license {name!r}: take its identifier, such as {nearest}, or other"
         )
-    if kind == "model" and not (folder / CONTRACT_FILE).is_file():
+    if kind == "model" and is_checkpoint(folder):
         reasons += _find_foreign_code(folder)
     # A model is opened only if nothing else is wrong, since opening it executes code.
     if kind == "model" and not reasons and (error := find_opening_error(folder)):

@@ -108,9 +108,9 @@ def note_encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     encoded: list[str] = []
     encode_passages = Retriever.encode_passages
 
-    def note(self: Retriever, passages: Dataset, **shown: Any) -> np.ndarray:
+    def note(self: Retriever, passages: Dataset, **progress: Any) -> np.ndarray:
         encoded.extend(passages["_id"])
-        return encode_passages(self, passages, **shown)
+        return encode_passages(self, passages, **progress)
 
     monkeypatch.setattr(Retriever, "encode_passages", note)
     return encoded
@@ -123,9 +123,9 @@ class HashRetriever:
     with `fails_on` fails.
     """
 
-    dimension, token_budget, dtype, fingerprint = 16, 2048, "float32", "stub"
+    dimension, fingerprint = 16, "stub"
     contract = EncodingContract(query_max_length=8, passage_max_length=8)
-    folder, settings, truncate_dim = Path("stub"), {}, None
+    folder, arguments = Path("stub"), {}
     model = SimpleNamespace(device=torch.device("cpu"))
 
     def __init__(self, *, fails_on: str | None = None) -> None:

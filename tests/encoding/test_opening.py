@@ -1,47 +1,39 @@
 """The contracts of three kinds of models, what must be stated and is refused, and fingerprints."""
 
-import dataclasses
 import json
 import shutil
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers.sentence_transformer.modules import (
-    Dense,
-    Normalize,
-    Pooling,
-    Transformer,
-)
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from transformers import T5Config, T5EncoderModel
 
-from modeling_condenser.encoding.opening import encoding_files, fingerprint_retriever
+from modeling_condenser.encoding.opening import fingerprint_model
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
-from tests.encoding.making import change_json, save_mapped, save_modules, save_pooled
+from tests.encoding.making import as_passages, change_json, save_modules, save_pooled
+
+SEGMENTS = {"token_type_ids": True}  # which BERT's tokenizer makes
 
 
 @pytest.fixture
 def pooled(bert_folder: Path, tmp_path: Path) -> Path:
     """A sentence-transformers model with CLS pooling and the dot product."""
-    return save_pooled(tmp_path / "model", bert_folder, "cls")
+    return save_pooled(tmp_path / "pooled", bert_folder, "cls")
 
 
 def test_a_plain_encoder_needs_a_stated_pooling(bert_folder, roberta_folder, tmp_path):
-    with pytest.raises(ValueError, match="plain encoder.*state pooling, one of cls, mean, max.*"):
+    with pytest.raises(ValueError, match=r"plain encoder.*state pooling, one of cls, mean, max.*"):
         Retriever(bert_folder)
-    for name, value in {"pooling": "last", "similarity": "l2"}.items():
-        with pytest.raises(ValueError, match=f"{name} is '{value}', .* expected .*'c[lo]s"):
-            Retriever(bert_folder, **{"pooling": "cls", name: value})
     for settings, message in (
+        ({"pooling": "last"}, "pooling is 'last', .* expected .*'cls"),
         ({"poling": "cls"}, "Did you mean 'pooling'"),
         ({"dtype": "float16"}, "dtype is 'float16', expected one of float32, bfloat16"),
-        ({"device": "gpu"}, "no device 'gpu'; this machine has cpu"),
-        ({"token_budget": 0}, "token_budget is 0, expected at least 1"),
-        ({"query_max_length": 0}, "query_max_length is 0, but .* 1 to 64 tokens"),
         ({"query_max_length": 65}, "query_max_length is 65, but .* 1 to 64 tokens"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -50,27 +42,51 @@ def test_a_plain_encoder_needs_a_stated_pooling(bert_folder, roberta_folder, tmp
         Retriever(roberta_folder, pooling="cls", passage_max_length=65)  # its table has 66 rows
     with pytest.raises(FileNotFoundError, match="holds no encoder: expected"):
         Retriever(tmp_path, pooling="cls")
-    run = shutil.copytree(bert_folder, tmp_path / "model")  # whose folder stands for its model
-    assert Retriever(tmp_path, pooling="cls").folder == run
 
 
-def test_a_checkpoint_points_to_its_export_and_encodes_as_it_does(bert_run, tmp_path, texts):
+def test_a_checkpoint_encodes_as_its_export(bert_run, tmp_path, texts):
     run = Path(shutil.copytree(bert_run, tmp_path / "run"))
-    checkpoint = run / "model"
-    change_json(checkpoint / "tokenizer_config.json", model_max_length=512)  # 64 positions
-    change_json(checkpoint / "config.json", encoding={"similarity": "cosine"})
-    with pytest.raises(ValueError, match=f"checkpoint: `condenser export {checkpoint} ENCODER`"):
-        Retriever(checkpoint)
-    own = Retriever(checkpoint, pooling="cls")
-    exported = Retriever(export_encoder(run, tmp_path / "encoder"))
-    assert own.contract == exported.contract == EncodingContract(64, 64, similarity="cosine")
+    change_json(run / "model" / "tokenizer_config.json", model_max_length=512)  # 64 positions
+    checkpoint, exported = Retriever(run), Retriever(export_encoder(run, tmp_path / "encoder"))
+    assert checkpoint.folder == run / "model"
+    assert checkpoint.contract == exported.contract == EncodingContract(64, 64)
     long = [" ".join(texts[:20])]
-    np.testing.assert_allclose(own.encode_passages(long), exported.encode_passages(long), atol=1e-6)
-    assert Retriever(checkpoint, pooling="cls", similarity="dot").contract.similarity == "dot"
+    np.testing.assert_allclose(
+        checkpoint.encode_passages(long), exported.encode_passages(long), atol=1e-6
+    )
+
+
+CONTRACTS = (
+    EncodingContract(8, 20, title_separator=" | ", query_prompt="q: ", similarity="cosine"),
+    EncodingContract(16, 12, pooling="max", passage_prompt="p: ", **SEGMENTS),
+    EncodingContract(24, 24, pooling="mean", similarity="euclidean"),
+)
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_the_files_of_an_export_state_its_contract(contract, bert_run, tmp_path):
+    folder = export_encoder(bert_run, tmp_path / "export", contract=contract)
+    assert EncodingContract.load(folder) == Retriever(folder).contract == contract
+    assert not (folder / "encoding_contract.json").exists()
+
+
+def test_an_export_by_an_earlier_version_gives_the_same_vectors(bert_run, tmp_path):
+    contract = replace(CONTRACTS[0], query_prompt="", passage_prompt="p: ")
+    folder = export_encoder(bert_run, tmp_path / "export", contract=contract)
+    passages = as_passages(["It has a harbour, a fjord and museums.", "Why?"], ["Oslo", ""])
+    now = Retriever(folder)
+    (folder / "encoding_contract.json").write_text(json.dumps(asdict(contract)))
+    change_json(folder / "config_sentence_transformers.json", title_separator=None)
+    change_json(folder / "sentence_bert_config.json", query_length=None, document_length=None)
+    change_json(folder / "tokenizer_config.json", model_input_names=None)
+    then = Retriever(folder)
+    assert then.contract == now.contract == contract
+    assert np.array_equal(then.encode_passages(passages), now.encode_passages(passages))
+    assert np.array_equal(then.encode_queries(["Why?"]), now.encode_queries(["Why?"]))
 
 
 def test_prompts_and_lengths_are_read_from_a_sentence_transformers_model(pooled):
-    for prompts, length, read in (
+    for prompts, length, expected in (
         ({"query": "Q: ", "document": "", "corpus": "C: "}, 50, ("Q: ", "C: ", 50, 50)),
         ({"other": "O: "}, 514, ("", "", 64, 64)),  # of the positions
         ({}, None, ("", "", 64, 64)),
@@ -79,8 +95,29 @@ def test_prompts_and_lengths_are_read_from_a_sentence_transformers_model(pooled)
         change_json(pooled / "sentence_bert_config.json", max_seq_length=length)
         change_json(pooled / "tokenizer_config.json", model_max_length=length)
         contract = Retriever(pooled).contract
-        assert (contract.query_prompt, contract.passage_prompt) == read[:2]
-        assert (contract.query_max_length, contract.passage_max_length) == read[2:]
+        assert (contract.query_prompt, contract.passage_prompt) == expected[:2]
+        assert (contract.query_max_length, contract.passage_max_length) == expected[2:]
+        assert contract.token_type_ids
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "cls+max"),
+        ({"pooling_mode": ["lasttoken", "cls"]}, "lasttoken+cls"),
+        ({"pooling_mode": "mean", "include_prompt": False}, "mean without prompt"),
+    ],
+)
+def test_the_pooling_of_any_sentence_transformers_model_is_named(config, name, pooled):
+    (pooled / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 32, **config})
+    )
+    retriever = Retriever(pooled)
+    assert retriever.contract.pooling == name
+    expected = retriever.model.encode(["Why?", "The river left."], show_progress_bar=False)
+    found = retriever.encode_queries(["Why?", "The river left."])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 def test_a_missing_or_unsupported_similarity_must_be_stated(bert_folder, pooled, tmp_path):
@@ -101,15 +138,6 @@ def test_a_missing_or_unsupported_similarity_must_be_stated(bert_folder, pooled,
     assert Retriever(normal).contract.similarity == "cosine"
 
 
-def test_a_stated_pooling_replaces_that_of_the_model(bert_folder, tmp_path):
-    stated = Retriever(save_mapped(tmp_path / "dense", bert_folder), pooling="max")
-    assert [type(module) for module in stated.model] == [Transformer, Dense, Pooling]
-    assert stated.model[2].pooling_mode in ("max", ["max"], ("max",))
-    unpooled = save_modules(tmp_path / "unpooled", bert_folder, lambda _: [])
-    with pytest.raises(ValueError, match="does not pool token vectors: leave out pooling=cls"):
-        Retriever(unpooled, pooling="cls")
-
-
 def test_incomplete_tokenizers_and_missing_weights_are_refused(bert_folder, pooled, tmp_path):
     weights = load_file(pooled / "model.safetensors")
     del weights["encoder.layer.2.output.dense.weight"]
@@ -117,13 +145,9 @@ def test_incomplete_tokenizers_and_missing_weights_are_refused(bert_folder, pool
     with pytest.raises(ValueError, match=r"lacks 1 of .* encoder.layer.2.output.dense.weight"):
         Retriever(pooled)
     (pooled / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
-    with pytest.raises(ValueError, match="weights of .* cannot be read .*Git LFS"):
+    with pytest.raises(ValueError, match=r"weights of .* cannot be read .*Git LFS"):
         Retriever(pooled)
     folder = shutil.copytree(bert_folder, tmp_path / "encoder")
-    config = folder / "tokenizer_config.json"
-    change_json(config, pad_token=None, tokenizer_class="PreTrainedTokenizerFast")
-    with pytest.raises(ValueError, match="has no padding token.*set `pad_token`"):
-        Retriever(folder, pooling="cls")
     for file in folder.glob("*token*"):
         file.unlink()
     with pytest.raises(ValueError, match="or only special tokens: save the whole tokenizer"):
@@ -146,48 +170,34 @@ def test_the_encoder_of_an_encoder_decoder_is_enough(sentencepiece_tokenizer, tm
     torch.testing.assert_close(torch.from_numpy(found), vector, rtol=0, atol=1e-5)
 
 
-CONTRACT = EncodingContract(16, 32)
-
-
-def test_all_that_changes_vectors_counts_and_nothing_else(bert_run, tmp_path):
-    export = export_encoder(bert_run, tmp_path / "export")
-    folders = {
-        name: shutil.copytree(export, tmp_path / "elsewhere" / name)
-        for name in ("same", "weights", "tokenizer", "config")
-    }
+def test_all_that_changes_vectors_counts_and_nothing_else(bert_folder, tmp_path):
+    folder = save_modules(
+        tmp_path / "model", bert_folder, lambda n: [Pooling(n, pooling_mode="cls"), Dense(n, n)]
+    )
+    names = ("same", "weights", "tokenizer", "config", "dense", "modules")
+    copies = {name: Path(shutil.copytree(folder, tmp_path / "copies" / name)) for name in names}
     for name in ("README.md", "provenance.json", "trainer_state.json"):
-        (folders["same"] / name).write_text("{}")
-    change_json(folders["same"] / "config.json", transformers_version="0.0")
-    versions = {"__version__": {"pytorch": "0.0"}}
-    change_json(folders["same"] / "config_sentence_transformers.json", **versions)
-    change_json(folders["same"] / "tokenizer.json")
+        (copies["same"] / name).write_text("{}")
+    for name, file in (
+        ("weights", copies["weights"] / "model.safetensors"),
+        ("dense", copies["dense"] / "2_Dense" / "model.safetensors"),
+    ):
+        weights = load_file(file)
+        bias = next(key for key in weights if key.endswith("bias"))
+        weights[bias][3] += 1e-6
+        save_file(weights, copies[name] / file.relative_to(copies[name]))
+    change_json(copies["tokenizer"] / "tokenizer.json", normalizer=None)
+    change_json(copies["config"] / "config.json", hidden_act="relu")
+    modules = json.loads((folder / "modules.json").read_text())
+    (copies["modules"] / "modules.json").write_text(json.dumps(modules[:2]))
 
-    weights = load_file(export / "model.safetensors")
-    weights["encoder.layer.0.output.dense.bias"][3] += 1e-6
-    save_file(weights, folders["weights"] / "model.safetensors")
-    change_json(folders["tokenizer"] / "tokenizer.json", normalizer=None)
-    change_json(folders["config"] / "config.json", hidden_act="relu")
-    prints = [fingerprint_retriever(folder, CONTRACT) for folder in folders.values()]
-    assert prints[0] == fingerprint_retriever(export, CONTRACT)
-    for field in dataclasses.fields(EncodingContract):
-        contract = dataclasses.replace(CONTRACT, **{field.name: "another"})
-        prints.append(fingerprint_retriever(export, contract))
-    prints.append(fingerprint_retriever(export, CONTRACT, dtype="bfloat16"))
+    contract = EncodingContract(16, 32)
+    prints = [fingerprint_model(copy, contract) for copy in copies.values()]
+    assert prints[0] == fingerprint_model(folder, contract)
+    for field in fields(EncodingContract):
+        prints.append(fingerprint_model(folder, replace(contract, **{field.name: "another"})))
+    prints.append(fingerprint_model(folder, contract, dtype="bfloat16"))
     assert len(set(prints)) == len(prints)
-
-
-def test_the_files_that_vectors_depend_on(tmp_path):
-    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
-    modules = [{"path": path, "type": f"st.models.{kind}"} for path, kind in kinds.items()]
-    wanted = (
-        "1_Pooling/config.json 2_Dense/pytorch_model.bin config.json model-00001.safetensors "
-        "modules.json sentence_bert_config.json tokenizer.json vocab.txt"
-    ).split()
-    others = (
-        "README.md model.safetensors.index.json optimizer.pt provenance.json pytorch_model.bin "
-        "checkpoint-5/config.json"
-    ).split()
-    for name in [*wanted, *others]:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(json.dumps(modules) if name == "modules.json" else "{}")
-    assert sorted(encoding_files(tmp_path)) == sorted(tmp_path / name for name in wanted)
+    whole = Retriever(folder)
+    shorter = Retriever(folder, truncate_dim=8).fingerprint
+    assert whole.truncated(8).fingerprint == shorter != whole.fingerprint

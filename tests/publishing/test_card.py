@@ -1,6 +1,5 @@
 """Model cards: what they say, and whose words they keep."""
 
-import json
 import re
 import shutil
 from dataclasses import asdict
@@ -10,7 +9,8 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from modeling_condenser.files.contract import CONTRACT_FILE, EncodingContract
+from modeling_condenser.encoder_parts import write_modules
+from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.files.models import STARTER_FOLDER, STARTER_TITLE
 from modeling_condenser.publishing.card import PLACEHOLDER, cite, write_card
 from modeling_condenser.publishing.provenance import (
@@ -30,8 +30,7 @@ LOG = [
 
 def make_folder(folder: Path, *stages: Stage) -> Path:
     folder.mkdir(parents=True)
-    contract = asdict(EncodingContract(32, 128))
-    (folder / CONTRACT_FILE).write_text(json.dumps(contract))
+    write_modules(folder, 32, pooling="cls", encoding=asdict(EncodingContract(32, 128)))
     write_provenance(folder, stages)
     return folder
 
@@ -171,7 +170,7 @@ def test_a_checkpoints_card_names_the_code_that_it_executes(bert_run, tmp_path):
     write_card(folder)
     text = read(folder).text
     assert "without a Condenser head" in text and "AutoModelForPreTraining" not in text
-    with pytest.raises(ValueError, match="has neither encoding_contract.json nor"):
+    with pytest.raises(ValueError, match="has neither modules.json nor"):
         write_card(tmp_path)
 
 

@@ -21,7 +21,10 @@ import runpy
 
 folder, collection = sys.argv[1:]
 sys.argv = ["evaluate_retrieval.py", collection, "--json", "figures.json"]
-runpy.run_path(f"{folder}/evaluate_retrieval.py", run_name="__main__")
+try:
+    runpy.run_path(f"{folder}/evaluate_retrieval.py", run_name="__main__")
+except SystemExit as end:
+    assert end.code == 0
 """
 MEASURES = (
     "MRR@10 MRR nDCG@10 nDCG R@5 MAP MAP@10 R-Prec P@5 Success@3 MRR(rel=2)@10 R(rel=2)@20".split()
@@ -30,19 +33,15 @@ MEASURES = (
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    """Runs the script for a model in this process: its status and each collection's figures."""
+    """Runs the script for a model in this process: its status and figures."""
 
     def run(model, *words):
         file = tmp_path / "figures.json"
         words = (*words, "--model", model, "--json", file)
         monkeypatch.setattr(sys, "argv", ["x.py", *map(str, words)])
-        return evaluate_retrieval.main(), read_figures(file)
+        return evaluate_retrieval.main(), json.loads(file.read_text())
 
     return run
-
-
-def read_figures(file: Path) -> list[dict[str, float]]:
-    return [result["values"] for result in json.loads(file.read_text())]
 
 
 def tied(texts: list[str], folder: Path, *, ending: str = "") -> Path:
@@ -55,11 +54,12 @@ def tied(texts: list[str], folder: Path, *, ending: str = "") -> Path:
 
 
 @pytest.mark.slow
-def test_the_published_script_runs_where_this_project_is_not(exported, collection, tmp_path):
-    expected = evaluate_system(exported, collection, tmp_path / "run")
-    run_isolated(RUN, exported, collection, scratch=tmp_path / "elsewhere")
-    [found] = read_figures(tmp_path / "elsewhere" / "figures.json")
-    assert found == pytest.approx(expected.evaluation.means, abs=1e-4)
+def test_the_published_script_runs_where_this_project_is_not(retriever, collection, tmp_path):
+    expected = evaluate_system(retriever, collection, tmp_path / "run")  # with titles and prompts
+    run_isolated(RUN, retriever, collection, scratch=tmp_path / "elsewhere")
+    found = json.loads((tmp_path / "elsewhere" / "figures.json").read_text())
+    means = expected.evaluation.means
+    assert found == pytest.approx({name: means[name] for name in found}, abs=1e-4) and found
 
 
 def test_run_and_measures_are_those_of_the_package(exported, texts, tmp_path, start):
@@ -69,66 +69,47 @@ def test_run_and_measures_are_those_of_the_package(exported, texts, tmp_path, st
     # The last place is among copies, which are ranked by id.
     depth = next(i for i, passage in enumerate(first) if passage in copies) + 12
     result = evaluate_system(exported, folder, tmp_path / "run", depth=depth, measures=MEASURES)
-    status, [means] = start(exported, folder, "--depth", depth, "--measures", *MEASURES)
+    status, means = start(exported, folder, "--depth", depth, "--measures", *MEASURES)
     assert (status, means) == (0, pytest.approx(result.evaluation.means, abs=1e-12))
-    passages, queries, _ = evaluate_retrieval.read_collection(str(folder), "test")
+    passages, queries, qrels = evaluate_retrieval.read_collection(str(folder), "test")
     encoder = evaluate_retrieval.open_encoder(exported)
-    ours = evaluate_retrieval.search(encoder, passages, queries, depth)
+    ours = evaluate_retrieval.search(encoder, passages, queries, qrels, depth)
     for query, expected in read_run(result.run_file).items():
         costs, ranking = zip(*ours[query], strict=True)
         assert list(ranking) == list(expected)
         assert [-cost for cost in costs] == pytest.approx([*expected.values()], rel=1e-6)
-        found = [passage for passage in ranking if passage in copies]
-        assert found == sorted(copies)[: len(found)]
 
 
 @pytest.mark.slow
 def test_figures_are_compared_with_the_cards(exported, collection, tmp_path, start, capsys):
     folder = Path(shutil.copytree(exported, tmp_path / "encoder"))
-    means = evaluate_system(
-        folder, collection, tmp_path / "run", measures=["MRR@10", "R@5"]
-    ).evaluation.means
-    result = {"collection": collection.name, "source": None, "split": "test", "depth": 100}
-    other = {**result, "split": "train", "values": {"MRR@10": 0.9}}
-    stated = {**result, "values": {**means, "R@5": 0.1, "Hit@20": 0.5, "Own": 0.5}}
-    (folder / RESULTS_FILE).write_text(json.dumps([stated, other]))
+    names = ["MRR@10", "R@5"]
+    result = evaluate_system(folder, collection, tmp_path / "run", measures=names)
+    means = result.evaluation.means
+    card = {"collection": collection.name, "source": None, "split": "test", "depth": 100}
+    stated = {**card, "values": {**means, "R@5": 0.1, "Hit@20": 0.5}}
+    others = [{**card, "split": "train", "values": {"MRR@10": 0.9}}]
+    others.append({**card, "search": {"index": "IVF16"}, "values": {"MRR@10": 0.9}})
+    (folder / RESULTS_FILE).write_text(json.dumps([*others, stated]))
     assert start(folder, collection)[0] == 1
-    found = capsys.readouterr()
-    mrr = means["MRR@10"]
-    assert f"{'MRR@10':16}{mrr:8.4f}{mrr:8.4f}\n" in found.out
-    assert f"{'R@5':16}  0.1000{means['R@5']:8.4f}  differs\n" in found.out
-    for name in ("Hit@20", "Own"):  # which the script cannot compute
-        assert f"{name:16}  0.5000       -\n" in found.out
-    assert f"These figures are not the card's: {collection.name}: R@5\n" in found.err
+    found = capsys.readouterr().out
+    assert f"{'MRR@10':16}{means['MRR@10']:8.4f}{means['MRR@10']:8.4f}\n" in found
+    assert f"{'R@5':16}  0.1000{means['R@5']:8.4f}  differs\n" in found
+    assert f"{'Hit@20':16}  0.5000       -\n" in found  # which the script cannot compute
     assert start(folder, collection, "--depth", 50)[0] == 0  # of which the card says nothing
-    with pytest.raises(SystemExit):  # without a collection there is nothing public to look at
-        start(folder)
-    assert "no result in" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_the_cards_public_results_are_reproduced_from_the_hub(
-    loopback_hub, exported, texts, tmp_path, start, capsys
+def test_a_data_set_of_the_hub_may_have_its_judgements_beside_it(
+    loopback_hub, exported, texts, tmp_path, start
 ):
-    ours, beside = tied(texts, tmp_path / "tied"), tmp_path / "beside"
-    (ours / "qrels").rename(beside)
-    (ours / "tied.py").write_text("raise RuntimeError('a loading script is never run')")
-    loopback_hub.put(ours, "owner/tied", kind="datasets")
+    folder, beside = tied(texts, tmp_path / "tied"), tmp_path / "beside"
+    expected = start(exported, folder)
+    (folder / "qrels").rename(beside)
+    (folder / "tied.py").write_text("raise RuntimeError('a loading script is never run')")
+    loopback_hub.put(folder, "owner/tied", kind="datasets")
     loopback_hub.put(beside, "owner/tied-qrels", kind="datasets")
-    folder = Path(shutil.copytree(exported, tmp_path / "encoder"))
-    result = evaluate_system(folder, "owner/tied", tmp_path / "runs")
-    facts = {"collection": "tied", "source": "owner/tied", "split": "test", "depth": 100}
-    public = {**facts, "values": result.evaluation.means}
-    (folder / RESULTS_FILE).write_text(json.dumps([public]))
-    # The model itself is fetched, too, at a revision; later commits do not matter.
-    revision = loopback_hub.put(folder, "owner/encoder")
-    gone = {**public, "collection": "gone", "source": "owner/gone"}
-    (folder / RESULTS_FILE).write_text(json.dumps([public, gone]))
-    loopback_hub.put(folder, "owner/encoder")
-    assert start("owner/encoder", "--revision", revision)[0] == 0
-    assert "owner/tied (test): 8 queries, depth 100\n" in capsys.readouterr().out
-    assert start("owner/encoder")[0] == 2
-    assert "error: owner/gone (test): " in capsys.readouterr().err
+    assert start(exported, "owner/tied") == expected
 
 
 @pytest.mark.slow
@@ -136,61 +117,46 @@ def test_configurations_of_a_data_set_are_read(exported, texts, tmp_path, start)
     """As MTEB has them; ids may be numbers, and a split may have the other of its two names."""
     folder = tmp_path / "set"
     folder.mkdir()
+    judgements = [
+        {"query-id": i, "corpus-id": 100 + i + j, "score": 2 - j}
+        for i in range(10)
+        for j in range(3)
+    ]
     tables: dict[str, list[dict[str, Any]]] = {
         "corpus": [{"id": 100 + i, "text": texts[i]} for i in range(40)],
         "queries": [{"id": i, "text": texts[i][:30]} for i in range(10)],
-        "default": [
-            {"query-id": i, "corpus-id": 100 + i + j, "score": 2 - j}
-            for i in range(10)
-            for j in range(3)
-        ],
+        "default": judgements,
     }
     for name, rows in tables.items():
         pd.DataFrame(rows).to_json(folder / f"{name}-table.jsonl", orient="records", lines=True)
     splits = {"corpus": "corpus", "queries": "queries", "default": "validation"}
-    # Files of these names are not a folder in BEIR's layout.
     declare_tables(folder, {n: {split: f"{n}-table.jsonl"} for n, split in splits.items()})
-    expected = evaluate_system(exported, folder, tmp_path / "run", split="dev")
-    assert start(exported, folder, "--split", "dev") == (0, [expected.evaluation.means])
+    expected = evaluate_system(exported, folder, tmp_path / "run", split="dev").evaluation.means
+    status, found = start(exported, folder, "--split", "dev", "--measures", *expected)
+    assert (status, found) == (0, expected)
 
 
 def test_ids_stay_as_they_are_and_titles_may_be_missing(texts, tmp_path):
     ids = ["007", "7", "2020-01-01", "1.0", " x", "ü"]
     folder = write_collection(
         tmp_path / "ids",
-        [{"_id": name, "text": texts[i], "metadata": {"n": i}} for i, name in enumerate(ids)],
+        [{"_id": name, "text": texts[i]} for i, name in enumerate(ids)],
         [{"_id": "007", "text": "why?"}, {"_id": 7, "text": "a"}, {"_id": "8", "text": "b"}],
         test=[("007", "007", 1), ("7", "2020-01-01", 2), ("7", "7", 0), ("8", "7", 0)],
     )
     passages, queries, qrels = evaluate_retrieval.read_collection(str(folder), "test")
-    assert list(passages) == [(name, "", texts[i]) for i, name in enumerate(ids)]
+    assert [(row["_id"], row["text"]) for row in passages] == list(zip(ids, texts, strict=False))
     assert queries == {"007": "why?", "7": "a"}
     assert qrels == {"007": {"007": 1}, "7": {"2020-01-01": 2, "7": 0}}
-
-
-def test_what_cannot_be_evaluated_is_an_error(exported, collection, tmp_path, start, capsys):
-    row = {"_id": "a", "text": "x"}
-    broken = write_collection(tmp_path / "broken", [row], [row], test=[("absent", "a", 1)])
-    for words, message in (
-        ((collection, "--split", "dev"), "has no judgements of the split 'dev', but test.tsv"),
-        ((collection, "--measures", "Hit@20"), "measure not found: Hit"),
-        ((broken,), "1 queries have a relevant passage, 0 a text"),
-    ):
-        assert start(exported, *words) == (2, [])
-        assert message in capsys.readouterr().err
 
 
 def test_a_query_that_is_a_passage_is_left_out_as_by_the_package(exported, texts, tmp_path, start):
     passages = [{"_id": f"p{i}", "text": text} for i, text in enumerate(texts[:20])]
     judged = [(f"p{i}", f"p{i + 5}", 1) for i in range(4)] + [("p4", "p4", 1)]
     folder = write_collection(tmp_path / "own", passages, passages[:5], test=judged)
-    how = {"depth": 3, "measures": ["MRR@3", "R@3"]}
-    result = evaluate_system(exported, folder, tmp_path / "run", **how)
-    words = ("--depth", 3, "--measures", *how["measures"])
-    assert start(exported, folder, *words) == (0, [result.evaluation.means])
+    settings: Any = {"depth": 3, "measures": ["MRR@3", "R@3"]}
+    result = evaluate_system(exported, folder, tmp_path / "run", **settings)
+    words = ("--depth", 3, "--measures", *settings["measures"])
+    assert start(exported, folder, *words) == (0, result.evaluation.means)
     found = read_run(result.run_file)
     assert "p4" in found["p4"] and not any(f"p{i}" in found[f"p{i}"] for i in range(4))
-    with (folder / "qrels" / "test.tsv").open("a") as file:
-        file.write("p0\tp5\t0\n")
-    with pytest.raises(ValueError, match="'p5' has two grades for query 'p0'"):
-        evaluate_retrieval.read_collection(str(folder), "test")

@@ -18,7 +18,6 @@ from modeling_condenser.analysis.readiness import measure_model
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.pretraining.warm_start import condenser_from_encoder
 from modeling_condenser.publishing import evaluate_retrieval
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.push import check_publishable
@@ -29,9 +28,8 @@ TEXTS = Dataset.from_dict({"text": ["a b " * 20, "b a " * 20]})
 # Every opener of the package, and the stand-alone script.
 OPENERS: dict[str, Callable[[Path], Any]] = {
     "retriever": lambda f: Retriever(f).encode_queries(["a"]),
-    "plain encoder": lambda f: Retriever(f, pooling="cls").encode_queries(["a"]),
-    "system": lambda f: parse_system(str(f)).open(),  # of evaluate, search and space
-    "start": lambda f: condenser_from_encoder(str(f)),
+    "system": lambda f: parse_system(str(f)).open(),
+    "start": CondenserForPreTraining.from_encoder,
     "checkpoint": CondenserForPreTraining.from_pretrained,
     "export": lambda f: export_encoder(f, f"{f}-out"),
     "readiness": lambda f: measure_model(
@@ -40,9 +38,8 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
     "script": lambda f: evaluate_retrieval.open_encoder(f)[0].encode_query(["a"]),
 }
 OPENERS_OF = {
-    "export": ("retriever", "plain encoder", "readiness", "script"),
-    "st": ("retriever", "system", "start"),
-    "run": ("plain encoder", "start", "checkpoint", "export", "readiness"),
+    "export": ("retriever", "system", "readiness", "script"),
+    "run": ("retriever", "start", "checkpoint", "export", "readiness"),
 }
 CODE = "from pathlib import Path\nPath({marker!r}).touch()\nclass Evil:\n    pass\n"
 
@@ -107,7 +104,7 @@ def name_activation(folder: Path, marker: Path) -> None:
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
-# What the retriever says of a folder that sentence-transformers wrote.
+# What the retriever says of a hostile export.
 HOSTILE: dict[Callable[[Path, Path], None], str] = {
     name_remote_code: "trust_remote_code",
     name_modules: "evil.Evil, which is code of others",
@@ -141,11 +138,8 @@ def test_every_opener_opens_a_harmless_folder(exported, bert_run, tmp_path):
     for kind, openers in OPENERS_OF.items():
         folder = tmp_path / kind
         make_folder(bert_run / "model" if kind == "run" else exported, folder)
-        if kind == "st":
-            (folder / "encoding_contract.json").unlink()
-        assert {opener: try_to_open(folder, opener) for opener in openers} == dict.fromkeys(
-            openers, "opened"
-        )
+        found = {opener: try_to_open(folder, opener) for opener in openers}
+        assert found == dict.fromkeys(openers, "opened")
 
 
 @pytest.mark.slow
@@ -156,11 +150,9 @@ def test_no_code_of_a_folder_is_executed(spoil, exported, bert_run, tmp_path, mo
     for kind, openers in OPENERS_OF.items():
         folder = tmp_path / "folders" / kind
         marker = make_folder(bert_run / "model" if kind == "run" else exported, folder)
-        if kind == "st":
-            (folder / "encoding_contract.json").unlink()
         spoil(folder, marker)
-        told = {opener: try_to_open(folder, opener) for opener in openers}
-        assert kind != "st" or HOSTILE[spoil] in told["retriever"]
+        errors = {opener: try_to_open(folder, opener) for opener in openers}
+        assert kind == "run" or HOSTILE[spoil] in errors["retriever"]
     assert list(tmp_path.glob("MARKER*")) == []
 
 
@@ -171,7 +163,7 @@ def test_a_folder_that_names_code_of_others_is_refused(exported, tmp_path):
         with pytest.raises(ValueError, match=HOSTILE[spoil]):
             Retriever(folder)
     with pytest.raises(ValueError, match="_attn_implementation_internal: 'evil/kernel', which is"):
-        condenser_from_encoder(str(tmp_path / "folders" / "name_kernels"))
+        CondenserForPreTraining.from_encoder(str(tmp_path / "folders" / "name_kernels"))
 
 
 def test_a_checkpoint_with_other_code_is_not_opened_by_a_push(bert_run, tmp_path):

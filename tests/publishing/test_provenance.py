@@ -3,13 +3,12 @@
 import gzip
 import hashlib
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from modeling_condenser.files import models
-from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.publishing import provenance
 from modeling_condenser.publishing.provenance import (
     EvaluationResult,
@@ -17,18 +16,6 @@ from modeling_condenser.publishing.provenance import (
     add_result,
     read_results,
 )
-
-
-def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path):
-    contract = EncodingContract(32, 128, pooling="mean", title_separator=" [SEP] ")
-    file = tmp_path / "encoding_contract.json"
-    file.write_text(json.dumps(asdict(contract)))
-    assert EncodingContract.load(tmp_path) == contract
-    file.write_text('{"query_max_length": 8, "passage_max_length": 8, "similarty": "dot"}')
-    with pytest.raises(ValueError, match="'similarty'.*'similarity'"):
-        EncodingContract.load(tmp_path)
-    with pytest.raises(FileNotFoundError, match="empty/encoding_contract.json"):
-        EncodingContract.load(tmp_path / "empty")
 
 
 def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path):

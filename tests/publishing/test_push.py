@@ -82,7 +82,7 @@ def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder
         push(folder, NAME, license="apache2")
     with pytest.raises(FileNotFoundError, match="There is no model in"):
         push(folder / "nowhere", NAME)
-    with pytest.raises(ValueError, match="has neither encoding_contract.json"):
+    with pytest.raises(ValueError, match="has neither modules.json"):
         push(bert_folder, NAME)
     (folder / "config.json").write_text("{")
     with pytest.raises(ValueError, match=f"{folder}/config.json is not valid JSON"):
