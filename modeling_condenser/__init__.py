@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .pretraining.contrastive_trainer import ContrastiveTrainer
     from .pretraining.trainer import CondenserTrainer
     from .pretraining.warm_start import condenser_from_encoder, masked_lm_from_encoder
-    from .publishing.export import export_encoder
+    from .publishing.export import export, export_encoder
     from .publishing.push import push
     from .retrieval.index import Index, Passage
 
@@ -42,7 +42,7 @@ _NAMES = {
     ".encoding.retriever": "Retriever",
     ".evaluation.evaluate": "evaluate",
     ".finetuning.finetune": "finetune",
-    ".publishing.export": "export_encoder",
+    ".publishing.export": "export export_encoder",
     ".publishing.push": "push",
     ".mining.mine": "mine",
     ".modeling_condenser": "CondenserForMaskedLM CondenserForPreTraining"

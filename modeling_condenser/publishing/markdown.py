@@ -15,19 +15,18 @@ def escape(text: object) -> str:
 def code(text: object) -> str:
     """Text as inline code on one line; safe in a table cell."""
     line = " ".join(str(text).split()).replace("|", "\\|")
-    ticks = _ticks(line, 1)
+    ticks = "`" * (_longest_ticks(line) + 1)
     return f"{ticks} {line} {ticks}" if "`" in line or not line else f"`{line}`"
 
 
 def code_block(text: str, language: str = "") -> str:
     """Text in a fenced block, with fences longer than any in the text."""
-    fence = _ticks(text, 3)
+    fence = "`" * max(3, _longest_ticks(text) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-def _ticks(text: str, at_least: int) -> str:
-    longest = max(map(len, re.findall("`+", text)), default=0)
-    return "`" * max(at_least, longest + 1)
+def _longest_ticks(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
 
 
 def listed(items: Sequence[str]) -> str:
@@ -49,4 +48,6 @@ def p_in_words(p: float | None) -> str:
 
 def as_list(value: Any) -> list[Any]:
     """A list or tuple as a list, another value as a list of one, nothing as an empty list."""
-    return list(value) if isinstance(value, list | tuple) else [value] if value else []
+    if isinstance(value, list | tuple):
+        return list(value)
+    return [value] if value else []

@@ -1,4 +1,4 @@
-"""Training logs: the entries that provenance keeps, readiness measures, and pictures of both.
+"""Training logs: the entries that provenance keeps, the names of measures, and pictures of both.
 
 readiness/head_loss               head's loss on the fixed sample, nats a masked token
 readiness/zero_cost               rise of that loss when the late CLS vectors are zeroed
@@ -129,9 +129,11 @@ def first_and_last(entries: Sequence[Entry]) -> dict[str, Entry]:
     return {f"step {step:,}" if step else "start": entry for step, entry in steps.items()}
 
 
-def has_curves(log: Log) -> bool:
-    """Whether a log holds losses of pre-training."""
-    return any(name in entry for entry in log for name in _CURVES if name != "swap_cost")
+def titled_losses(log: Log) -> dict[str, str]:
+    """Name -> title of the losses that the first and the last entry have."""
+    named = {name for name in log[0] if name in log[-1]} if log else set()
+    parts = {name: title for name, title in _CURVES.items() if name in named}
+    return parts or ({"loss": "loss"} if "loss" in named else {})
 
 
 def draw_curves(runs: Mapping[str, Log], titles: Mapping[str, str] | None = None) -> bytes:
