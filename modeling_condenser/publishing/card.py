@@ -171,9 +171,7 @@ def summarize(
         use = " It is not a retriever: export the encoder, and fine-tune that."
     if not stages:
         return f"{kind}. How it was trained is not recorded.{use}"
-    steps = [
-        f"{_VERBS.get(stage.name, stage.name)} {describe_objective(stage)}" for stage in stages
-    ]
+    steps = [f"{_VERBS[stage.name]} {describe_objective(stage)}" for stage in stages]
     made = ", then ".join(dict.fromkeys(steps))
     recipe = stages[0].recipe
     if recipe.get("encoder"):

@@ -14,19 +14,15 @@ def escape(text: object) -> str:
 
 def code(text: object) -> str:
     """Text as inline code on one line; safe in a table cell."""
-    line = " ".join(str(text).split()).replace("|", "\\|")
-    ticks = "`" * (_longest_ticks(line) + 1)
-    return f"{ticks} {line} {ticks}" if "`" in line or not line else f"`{line}`"
+    line = " ".join(str(text).split()).replace("|", "\\|").replace("`", "'")
+    return f"`{line}`"
 
 
 def code_block(text: str, language: str = "") -> str:
     """Text in a fenced block, with fences longer than any in the text."""
-    fence = "`" * max(3, _longest_ticks(text) + 1)
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
-
-
-def _longest_ticks(text: str) -> int:
-    return max(map(len, re.findall("`+", text)), default=0)
 
 
 def listed(items: Sequence[str]) -> str:

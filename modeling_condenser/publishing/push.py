@@ -66,13 +66,11 @@ class PushReport:
     """What was pushed, or would be.
 
     Attributes:
-        folder: the model.
         sizes: path in the repository -> bytes.
         card: the text of the repository's card.
         commit: the newest commit after the push; None if nothing was sent.
     """
 
-    folder: Path
     sizes: dict[str, int]
     card: str
     commit: CommitInfo | None = None
@@ -129,7 +127,7 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
                 token=token,
             )
         sizes = {path: file.stat().st_size for path, file in _list_files(staging).items()}
-        return PushReport(source, sizes, (staging / CARD_FILE).read_text("utf-8"), commit)
+        return PushReport(sizes, (staging / CARD_FILE).read_text("utf-8"), commit)
 
 
 def _list_files(folder: Path) -> dict[str, Path]:

@@ -136,21 +136,18 @@ def titled_losses(log: Log) -> dict[str, str]:
     return parts or ({"loss": "loss"} if "loss" in named else {})
 
 
-def draw_curves(runs: Mapping[str, Log], titles: Mapping[str, str] | None = None) -> bytes:
+def draw_curves(runs: Mapping[str, Log]) -> bytes:
     """Draw a panel for each measure, with a line for each run that has it, as a PNG file.
 
-    The x-axis is the tokens seen, or the steps where tokens were not counted.
-
-    Args:
-        runs: label -> entries of its log, as `thin_log` or `readiness_entries` returns them.
-        titles: name -> title of the measures; by default all losses and readiness.
+    `runs` maps labels to entries, as `thin_log` or `readiness_entries` returns them. The x-axis is
+    the tokens seen, or the steps where tokens were not counted.
     """
     entries = [entry for log in runs.values() for entry in log]
     over, scale, x_label = "step", 1.0, "steps"
     if all(TOKENS in entry for entry in entries):
         over, scale, x_label = TOKENS, 1e6, "tokens seen (millions)"
     panels: dict[str, Lines] = {}
-    for name, title in (titles or titled_measures(entries)).items():
+    for name, title in titled_measures(entries).items():
         panels[title] = {}
         for run, log in runs.items():
             points = [(entry[over] / scale, entry[name]) for entry in log if name in entry]

@@ -96,7 +96,7 @@ def test_the_adapted_model_is_the_start_and_a_map(published, adapted):
     assert not np.allclose(found, before, atol=1e-2)
     np.testing.assert_allclose(Retriever(done.model).encode_queries(texts), found, atol=1e-5)
     card = (done.model / "README.md").read_text()
-    assert "then adapted by a linear map of the vectors. Verdict against its start: " in card
+    assert "adapted by a linear map of the vectors. Verdict against its start: " in card
     assert "AutoModel.from_pretrained" not in card
     # A finished folder is only read; a default that is stated is no other recipe.
     assert adapt({**how, "labels": False}) == done
@@ -328,7 +328,6 @@ def test_the_teacher_changes_the_adapted_model(adapted, cross_encoder, tmp_path,
     taught = {**how, "teacher": str(cross_encoder), "output_dir": str(tmp_path / "taught")}
     own, other = (SentenceTransformer(str(model)) for model in (done.model, adapt(taught).model))
     assert not torch.allclose(own[2].linear.weight, other[2].linear.weight, atol=1e-4)
-    assert "a cross-encoder" in (tmp_path / "taught/model/README.md").read_text()
 
 
 def test_a_classifier_is_no_teacher(published, bert_folder, corpus, tmp_path):

@@ -167,7 +167,7 @@ def test_foreign_names_cannot_break_a_table(write, tmp_path):
     add_result(tmp_path / "encoder", evil)
     text = write(pretraining(encoder="./a|b`c")).text
     assert "\n## Heading" not in text
-    assert "evil \\| \\`name\\` \\#\\# Heading" in text and "`` a\\|b`c ``" in text
+    assert "evil \\| \\`name\\` \\#\\# Heading" in text and "`a\\|b'c`" in text
 
 
 def test_a_checkpoints_card_names_its_parts_and_the_code_that_it_executes(bert_folder, tmp_path):
@@ -177,7 +177,7 @@ def test_a_checkpoints_card_names_its_parts_and_the_code_that_it_executes(bert_f
     write_card(tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert "executes the code in this repository (`configuration_condenser.py`, " in text
-    assert "reads the tokens after layer 2 and the CLS vector of the last layer" in text
+    assert "from the encoder's CLS vector and its tokens after layer 2, so that" in text
     change_json(tmp_path / "config.json", architectures=["CondenserForMaskedLM"])
     write_card(tmp_path)
     text = (tmp_path / "README.md").read_text()
