@@ -2,14 +2,13 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
-from transformers import AutoTokenizer
 
-from modeling_condenser import condenser_from_encoder
 from modeling_condenser.files.models import STARTER_FOLDER, STARTER_TITLE
 from modeling_condenser.publishing.card import PLACEHOLDER, cite, write_card
 from modeling_condenser.publishing.provenance import (
@@ -43,10 +42,8 @@ def write(exported: Path, tmp_path: Path):
 
     def write(*stages: Stage, name: str | None = None, **metadata: Any) -> ModelCard:
         folder = tmp_path / "encoder"
-        folder.mkdir(exist_ok=True)
-        for file in exported.iterdir():
-            if file.is_file() and file.name not in ("README.md", "provenance.json"):
-                (folder / file.name).write_bytes(file.read_bytes())
+        if not folder.exists():
+            shutil.copytree(exported, folder)
         (folder / "README.md").unlink(missing_ok=True)
         write_provenance(folder, stages)
         write_card(folder, name=name, metadata=metadata)
@@ -170,18 +167,21 @@ def test_foreign_names_cannot_break_a_table(write, tmp_path):
     assert "evil \\| \\`name\\` \\#\\# Heading" in text and "`a\\|b'c`" in text
 
 
-def test_a_checkpoints_card_names_its_parts_and_the_code_that_it_executes(bert_folder, tmp_path):
-    model = condenser_from_encoder(str(bert_folder), n_head_layers=1)
-    model.save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path)
-    write_card(tmp_path)
-    text = (tmp_path / "README.md").read_text()
+def test_a_checkpoints_card_names_its_parts_and_the_code_that_it_executes(
+    bert_run, bert_folder, tmp_path
+):
+    folder = Path(shutil.copytree(bert_run / "model", tmp_path / "checkpoint"))
+    write_card(folder)
+    text = (folder / "README.md").read_text()
     assert "executes the code in this repository (`configuration_condenser.py`, " in text
     assert "from the encoder's CLS vector and its tokens after layer 2, so that" in text
-    change_json(tmp_path / "config.json", architectures=["CondenserForMaskedLM"])
-    write_card(tmp_path)
-    text = (tmp_path / "README.md").read_text()
-    assert "encoder with its masked-LM head. How" in text and "AutoModelForPreTraining" not in text
+    change_json(folder / "config.json", architectures=["CondenserForMaskedLM"])
+    write_card(folder)
+    text = (folder / "README.md").read_text()
+    assert (
+        "encoder with its masked-LM head, started from" in text
+        and "AutoModelForPreTraining" not in text
+    )
     with pytest.raises(ValueError, match="is neither a pre-training checkpoint nor a model that"):
         write_card(bert_folder)
 

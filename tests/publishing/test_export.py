@@ -72,7 +72,7 @@ def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(exported, 
     assert exported.stat().st_mode == made.stat().st_mode  # not private, as temporary folders are
     files = contents(exported)
     assert [name for name in files if name.endswith((".py", ".bin"))] == ["evaluate_retrieval.py"]
-    assert files.keys() >= {"README.md", "encoding_contract.json", "model.safetensors"}
+    assert files.keys() >= {"README.md", "modules.json", "model.safetensors"}
     [stage] = json.loads(files["provenance.json"])
     assert (stage["recipe"]["corpus"], stage["run"]["steps"]) == ("owner/corpus", 11)
     for path in (run, exported.parent, bert_folder):

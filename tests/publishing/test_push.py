@@ -153,7 +153,7 @@ def test_pickles_and_tokens_are_found_and_ordinary_text_is_accepted(tmp_path, mo
     weights, numbers = io.BytesIO(), io.BytesIO()
     torch.save({"a": torch.zeros(2)}, weights)
     np.savez(numbers, a=np.arange(3))
-    ordinary = """https://example.org/home/page and `encoding_contract.json`; tokens; password
+    ordinary = """https://example.org/home/page and `modules.json`; tokens; password
         "mask_token": "[MASK]", token = os.environ['HF_TOKEN'], hf_hub_download"""
     monkeypatch.setenv("HF_TOKEN", "no-usual-token-at-all")
     files = {
