@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hub_scripts.main import main
-from modeling_condenser import Index, Retriever, export_encoder
+from modeling_condenser import Index, Retriever
 from modeling_condenser.files.models import INT8_FILE
 from modeling_condenser.publishing.onnx_graph import write_int8
 from tests.publishing.loopback_hub import contents
@@ -53,8 +53,6 @@ def test_an_int8_file_has_int8_weights_and_vectors_near_those_of_float32(
 def test_what_int8_needs_is_named(exported, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"has no onnx/model_qint8.onnx.*condenser export"):
         Retriever(exported, dtype="int8")
-    with pytest.raises(ValueError, match="onnx is 'int4'"):
-        export_encoder(exported, tmp_path / "x", onnx="int4")
     shutil.copytree(exported, tmp_path / "int8")
     (tmp_path / "int8" / "onnx").mkdir()
     (tmp_path / "int8" / INT8_FILE).touch()
