@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from modeling_condenser.study.results import mean_evaluation
 from scipy import stats
 
 from benchmarks.harness import print_conditions, print_table
@@ -35,7 +36,6 @@ from modeling_condenser.files.settings import parse_value, read_recipe
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.publishing.markdown import p_in_words
 from modeling_condenser.retrieval.systems import System
-from modeling_condenser.study.results import mean_evaluation
 
 TASKS = {"stsb": ("graded_pairs", "Spearman"), "sections": ("triplets", "triplet accuracy")}
 RECIPES = {"stsb": "finetune/stsb", "sections": "finetune/wikipedia-sections"}

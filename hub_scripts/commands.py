@@ -57,9 +57,10 @@ def export(line: "CommandLine") -> None:
     condenser export runs/retriever/model my-retriever --onnx int8
     """
     from modeling_condenser.files.models import INT8_FILE
-    from modeling_condenser.publishing.export import export_encoder
+    from modeling_condenser.publishing.export import ExportRecipe
+    from modeling_condenser.publishing.export import export as stage
 
-    out = line.call(export_encoder, without=("contract",))
+    out = stage(**line.read(ExportRecipe, plain=("checkpoint", "out")))
     print(f"encoder: {out}")
     if (out / INT8_FILE).is_file():
         words = ("search", f"{out},dtype=int8", "COLLECTION", "QUESTION")
@@ -238,9 +239,10 @@ def push(line: "CommandLine") -> None:
     process without this package installed. A dry run prints the model card and sends nothing. Files
     that are already on the Hub are not sent again.
     """
-    from modeling_condenser.publishing.push import push as publish
+    from modeling_condenser.publishing.push import PushRecipe
+    from modeling_condenser.publishing.push import push as stage
 
-    report = line.call(publish, without=("token",))
+    report = stage(**line.read(PushRecipe, plain=("folder", "name")))
     if report.commit is None:
         print(f"{report.card}\n")
     _print_sizes(report.sizes)

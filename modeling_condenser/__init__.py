@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .pretraining.contrastive_trainer import ContrastiveTrainer
     from .pretraining.trainer import CondenserTrainer
     from .pretraining.warm_start import condenser_from_encoder, masked_lm_from_encoder
-    from .publishing.export import export_encoder
+    from .publishing.export import export, export_encoder
     from .publishing.push import push
     from .retrieval.index import Index, Passage
 
@@ -45,7 +45,7 @@ _NAMES = {
     ".evaluation.evaluate": "evaluate",
     ".finetuning.finetune": "finetune",
     ".finetuning.mine": "mine",
-    ".publishing.export": "export_encoder",
+    ".publishing.export": "export export_encoder",
     ".publishing.push": "push",
     ".modeling_condenser": "CondenserForMaskedLM CondenserForPreTraining"
     " CondenserForPreTrainingOutput CondenserModel",

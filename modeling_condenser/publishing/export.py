@@ -6,7 +6,7 @@ It may hold the encoder as an int8 ONNX file, too, which can also be added to a 
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,39 +18,49 @@ from modeling_condenser.files.atomic import atomic_folder, read_json, write_json
 from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.files.models import (
     DENSE_FOLDER,
+    INT8_FILE,
     MODULES_FILE,
     find_model_folder,
     is_checkpoint,
     quiet_loading,
 )
-from modeling_condenser.files.run_folder import DATA
+from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 
 from .card import CARD_FILE, write_card
 from .onnx_graph import add_int8
-from .provenance import RESULTS_FILE, RUNS_FOLDER, Stage, read_provenance, write_provenance
+from .provenance import Stage, read_provenance, write_provenance
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
 
 
-def export_encoder(
-    checkpoint: str | Path,
-    out: str | Path,
-    *,
-    contract: EncodingContract | None = None,
-    onnx: Literal["int8"] | None = None,
-) -> Path:
-    """Export the backbone of a checkpoint as a plain encoder of its own model type.
+@dataclass(frozen=True)
+class ExportRecipe:
+    """What to export, and where to.
 
-    Args:
-        checkpoint: a pre-training run folder, one of its checkpoints, or the Hub name of one
-            (`owner/name@revision` pins it); code of a repository is never executed here. With
-            `onnx`, any other model too, which is copied.
-        out: folder to write, atomically; an earlier export of the same run is replaced, with the
-            results of its evaluation.
-        contract: by default that of `CondenserModel.save_encoder`.
+    Attributes:
+        checkpoint: a pre-training run, one of its checkpoints, or the Hub name of one
+            (owner/name@revision pins it). With onnx, any other model too, which is copied.
+        out: folder to write; an earlier export to it is replaced.
+        contract: fields of EncodingContract, such as {pooling: mean}, that differ from those of the
+            checkpoint.
         onnx: int8 adds the encoder with int8 weights for ONNX Runtime, which is faster on a CPU:
             MODEL,dtype=int8.
+    """
+
+    checkpoint: str
+    out: str
+    contract: dict[str, Any] | None = None
+    onnx: Literal["int8"] | None = None
+
+
+def export(**settings: Any) -> Path:
+    """Export the backbone of a checkpoint as a plain encoder of its own model type.
+
+    Code of a repository is never executed. The folder is written atomically.
+
+    Args:
+        **settings: fields of `ExportRecipe`.
 
     Returns:
         `out`: what `save_encoder` writes, with the evaluation script, provenance and card.
@@ -59,51 +69,51 @@ def export_encoder(
         ValueError: `out` holds something else, the checkpoint has no or not all weights, or a
             library is not installed.
     """
-    out, source = Path(out), find_model_folder(checkpoint)
-    if onnx not in (None, "int8"):
-        raise ValueError(f"onnx is {onnx!r}, expected int8.")
-    if not onnx and not is_checkpoint(source):
+    (recipe,) = parse_settings(settings, ExportRecipe)
+    out, source = Path(recipe.out), find_model_folder(recipe.checkpoint)
+    if not recipe.onnx and not is_checkpoint(source):
         raise ValueError(
-            f"{checkpoint} is not a pre-training checkpoint, so there is nothing to export: name a"
-            " run folder of `condenser pretrain`, use the model as it is, or add --onnx int8."
+            f"{recipe.checkpoint} is not a pre-training checkpoint, so there is nothing to export: "
+            "name a run folder of `condenser pretrain`, use the model as it is, or add --onnx int8."
         )
+    _check_replaceable(out, source)
     with quiet_loading(), atomic_folder(out) as partial:
-        if not is_checkpoint(source):
-            shutil.copytree(source, partial, dirs_exist_ok=True)
-        else:
+        if is_checkpoint(source):
             if (out / CARD_FILE).is_file():  # a person's own text in it is kept
                 shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
-            _write_backbone(partial, source, contract)
-        if onnx:
+            _write_backbone(partial, source, recipe.contract)
+        else:
+            shutil.copytree(source, partial, dirs_exist_ok=True)
+        if recipe.onnx:
             add_int8(partial)
-        _check_replaceable(out, partial)
+        if read_provenance(partial):  # a model of this package, unlike a copy of another one
+            write_card(partial)
     return out
 
 
-def _write_backbone(folder: Path, source: Path, contract: EncodingContract | None) -> None:
+def export_encoder(checkpoint: str | Path, out: str | Path, **settings: Any) -> Path:
+    """`export` with its first two fields in order; `contract` may be an `EncodingContract`."""
+    if isinstance(settings.get("contract"), EncodingContract):
+        settings["contract"] = asdict(settings["contract"])
+    return export(checkpoint=checkpoint, out=out, **settings)
+
+
+def _check_replaceable(out: Path, source: Path) -> None:
+    """Raise a ValueError unless a folder is new, empty, or an export of such a model."""
+    if not any(out.glob("*")):
+        return
+    is_export = (out / EVALUATION_SCRIPT).is_file() or (out / INT8_FILE).is_file()
+    then, now = ([stage.name for stage in read_provenance(folder)] for folder in (out, source))
+    if not is_export or then != now:
+        raise ValueError(f"{out} is not empty and not an earlier export: name another folder.")
+
+
+def _write_backbone(folder: Path, source: Path, contract: dict[str, Any] | None) -> None:
     loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
     model, info = loaded
     refuse_incomplete(source, info["missing_keys"], set())
-    model.save_encoder(folder, contract=asdict(contract) if contract else None)
+    model.save_encoder(folder, contract=contract)
     _add_records(folder, read_provenance(source))
-    write_card(folder)
-
-
-def _check_replaceable(out: Path, new: Path) -> None:
-    """Raise a ValueError unless a folder is new or empty, or an export of the same run alone."""
-    there = {file.name for file in out.glob("*")}
-    then, now = (
-        [(stage.name, stage.recipe, stage.run.get(DATA)) for stage in read_provenance(f)]
-        for f in (out, new)
-    )
-    if there and (EVALUATION_SCRIPT not in there or then != now):
-        raise ValueError(f"{out} is not empty and not an export of this run: name another folder.")
-    made = {file.name for file in new.iterdir()} | {RESULTS_FILE, RUNS_FOLDER}
-    if others := sorted(there - made):
-        raise ValueError(
-            f"{out} also holds {', '.join(others)}, which a new export would remove: move it, or "
-            "name another folder."
-        )
 
 
 def write_repository(

@@ -14,20 +14,15 @@ def escape(text: object) -> str:
 
 def code(text: object) -> str:
     """Text as inline code on one line; safe in a table cell."""
-    line = " ".join(str(text).split()).replace("|", "\\|")
-    ticks = _ticks(line, 1)
-    return f"{ticks} {line} {ticks}" if "`" in line or not line else f"`{line}`"
+    line = " ".join(str(text).split()).replace("|", "\\|").replace("`", "'")
+    return f"`{line}`"
 
 
 def code_block(text: str, language: str = "") -> str:
     """Text in a fenced block, with fences longer than any in the text."""
-    fence = _ticks(text, 3)
-    return f"{fence}{language}\n{text}\n{fence}"
-
-
-def _ticks(text: str, at_least: int) -> str:
     longest = max(map(len, re.findall("`+", text)), default=0)
-    return "`" * max(at_least, longest + 1)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
 
 
 def listed(items: Sequence[str]) -> str:
@@ -49,4 +44,6 @@ def p_in_words(p: float | None) -> str:
 
 def as_list(value: Any) -> list[Any]:
     """A list or tuple as a list, another value as a list of one, nothing as an empty list."""
-    return list(value) if isinstance(value, list | tuple) else [value] if value else []
+    if isinstance(value, list | tuple):
+        return list(value)
+    return [value] if value else []

@@ -21,19 +21,18 @@ TEXTS = ["A text.", "Another one, which is longer than the first."]
 def try_repository(folder: Path) -> None:
     """Encode with an encoder in both libraries, or compute a checkpoint's loss by its own code."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    if config["model_type"] != "condenser":
-        _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
-        encoder: Any = SentenceTransformer(str(folder), device="cpu")
-        result = torch.as_tensor(encoder.encode_document(TEXTS))
-    else:
+    if config["model_type"] == "condenser":
         trusting: Any = {"trust_remote_code": True}
-        (architecture,) = config["architectures"]
-        has_head = architecture == "CondenserForPreTraining"
+        has_head = "CondenserForPreTraining" in config["architectures"]
         opener = AutoModelForPreTraining if has_head else AutoModelForMaskedLM
         model, info = opener.from_pretrained(folder, output_loading_info=True, **trusting)
         tokenizer = AutoTokenizer.from_pretrained(folder, **trusting)
         batch = tokenizer(TEXTS[1], return_tensors="pt", return_token_type_ids=False)
         result = model.eval()(**batch, labels=batch["input_ids"]).loss
+    else:
+        _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+        encoder = SentenceTransformer(str(folder), device="cpu")
+        result = torch.as_tensor(encoder.encode_document(TEXTS))
     for name, what in {"missing_keys": "are missing", "unexpected_keys": "are unknown"}.items():
         if keys := sorted(info[name]):
             raise ValueError(f"{len(keys)} weights {what}, such as {keys[0]}")

@@ -2,7 +2,7 @@
 
 provenance.json             the stages, each with its recipe, record and log
 evaluation_results.json     all results, unrounded
-evaluation/*.trec.gz        the runs that were measured
+evaluation/*.trec.gz        the runs that were measured, if they are published
 
 Every stage copies the provenance of its predecessor and adds itself, so a card can be written from
 the folder alone. Settings are published without secrets and local paths.
@@ -34,13 +34,13 @@ PRETRAINING, FINETUNING, ADAPTATION = "Pre-training", "Fine-tuning", "Adaptation
 
 # A token of the Hub, or the login in an address.
 SECRET = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}|(?<=://)[^\s/:@\"']+:[^\s/@\"']{3,}@")
+LOCAL = "local: "  # before the last part of a path of the machine that trained
 # Names of settings that are secrets, or folders of this machine.
 _LEFT_OUT = re.compile(
-    r"(^|_)(token|password|passwd|secret|api_?key|credentials?)$|^(output|logging)_dir$", re.I
+    r"(^|_)(token|password|passwd|secret|api_?key|credentials?|dir)$", re.IGNORECASE
 )
-_TEXTS = frozenset({"query_prompt", "passage_prompt", "title_separator"})  # never paths
-_HUB_NAME = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_DATA_FILE = re.compile(r".*\.(jsonl?|tsv|csv|parquet|arrow|txt|gz|xz|zst|trec|yaml|pt|bin)", re.I)
+_NEVER_PATHS = frozenset({"query_prompt", "passage_prompt", "title_separator", "verdict"})
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def describe_stage(
     return Stage(name, publishable(recipe), publishable(run), thin_log(log), readiness_entries(log))
 
 
-def read_start(name: str) -> list[Stage]:
+def read_start(name: str | None) -> list[Stage]:
     """The stages of the encoder that a training starts from; none if it is not a local one."""
-    encoder = STARTER_FOLDER if name == STARTER else Path(name)
+    encoder = STARTER_FOLDER if name == STARTER else Path(name or "")
     is_local = name and encoder.is_dir()
     return read_provenance(find_weights(encoder) or encoder) if is_local else []
 
@@ -92,25 +92,18 @@ def write_provenance(folder: Path, stages: Sequence[Stage]) -> None:
     write_json(folder / PROVENANCE_FILE, [asdict(stage) for stage in stages])
 
 
-def label_stages(stages: Sequence[Stage]) -> dict[str, Stage]:
-    """Stages by name, numbered where a name occurs again."""
-    labelled: dict[str, Stage] = {}
-    for stage in stages:
-        number = 1 + sum(earlier.name == stage.name for earlier in labelled.values())
-        labelled[stage.name if number == 1 else f"{stage.name} {number}"] = stage
-    return labelled
-
-
 def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe, record or Trainer's arguments as plain JSON without secrets and local paths.
 
-    Tokens, passwords and output folders are left out. A local path becomes `local: LAST PART`, and
-    a URL loses its query.
+    Tokens, passwords and settings named `..._dir` are left out. A text with a slash that is neither
+    an address nor a Hub name, or that exists here, becomes `local: LAST PART`; an address loses its
+    query.
     """
+    kept = {str(name): value for name, value in settings.items()}
     return {
-        str(name): _publishable(value, str(name))
-        for name, value in settings.items()
-        if not _LEFT_OUT.search(str(name))
+        name: _publishable(value, name)
+        for name, value in kept.items()
+        if not _LEFT_OUT.search(name)
     }
 
 
@@ -122,21 +115,21 @@ def _publishable(value: Any, name: str) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     text = SECRET.sub("…", str(value))
-    if name in _TEXTS:
+    if name in _NEVER_PATHS:
         return text
     if name in ("encoder", "tokenizer") and text in (STARTER, str(STARTER_FOLDER)):
         return STARTER_TITLE
     if "://" in text and not text.startswith("file:"):
         return text.partition("?")[0]
-    is_local = re.search(r"[/\\]", text) and (hub_name(text) is None or Path(text).exists())
+    is_path = re.search(r"[/\\]", text) and (hub_name(text) is None or Path(text).exists())
     # Windows' rules accept both kinds of slashes.
-    return f"local: {PureWindowsPath(text).name}" if is_local else text
+    return f"{LOCAL}{PureWindowsPath(text).name}" if is_path else text
 
 
 def hub_name(text: object) -> str | None:
-    """The `owner/name` in a published setting, without `@revision`; None if there is none."""
+    """The `owner/name` in a setting, without `@revision`; None if it is no name on the Hub."""
     name = text.partition("@")[0] if isinstance(text, str) else ""
-    return name if _HUB_NAME.fullmatch(name) and not _DATA_FILE.fullmatch(name) else None
+    return name if _HUB_NAME.fullmatch(name) else None
 
 
 @dataclass(frozen=True)
@@ -152,7 +145,7 @@ class EvaluationResult:
         comparisons: with other systems on the same queries: `baseline`, `measure`, the baseline's
             `value`, the `difference` of this model's value from it, and the `p_value` of a
             two-sided paired randomisation test, with Holm's correction over the result.
-        run: `file` (within the repository) and `sha256` (of the uncompressed run).
+        run: `file` (within the repository) and `sha256` (of the uncompressed run), if published.
         shared_queries: other split of the collection -> number of these queries that it has too.
         qrels_sha256: of the judgements as sorted lines in TREC format.
         command: reproduces the result of the model `OWNER/NAME`.
@@ -195,14 +188,18 @@ def read_results(folder: Path) -> list[EvaluationResult]:
 def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None = None) -> None:
     """Add a result to a repository, or replace an earlier one with the same key.
 
-    `run`, `date` and `versions` of the result are filled in here. A compressed copy of `run_file`,
-    the TREC run that was measured, is stored.
+    Date and versions of the result are filled in here.
+
+    Args:
+        run_file: the TREC run that was measured, to publish a compressed copy of it. Its passage
+            ids may tell the names of files, so it is published only if the user asks for it.
     """
     results = {earlier.key: earlier for earlier in read_results(folder)}
     versions = describe_machine()["versions"]
     result = replace(result, date=datetime.now(UTC).date().isoformat(), versions=versions)
+    name = f"{RUNS_FOLDER}/{result.key}.trec.gz"
+    (folder / name).unlink(missing_ok=True)  # of the result that is replaced
     if run_file is not None:
-        name = f"{RUNS_FOLDER}/{result.key}.trec.gz"
         (folder / RUNS_FOLDER).mkdir(exist_ok=True)
         with atomic_file(folder / name) as file:
             file.write(gzip.compress(run_file.read_bytes(), mtime=0))
@@ -212,5 +209,5 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
         {name: value for name, value in asdict(each).items() if value or name == "source"}
         for each in results.values()
     ]
-    with atomic_file(folder / RESULTS_FILE) as file:  # the first measure is the main one
+    with atomic_file(folder / RESULTS_FILE) as file:  # unsorted: the main measure is first
         file.write(f"{json.dumps(contents, indent=2)}\n".encode())

@@ -7,11 +7,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from huggingface_hub import CommitInfo, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError
@@ -20,19 +18,18 @@ from huggingface_hub.utils import validate_repo_id
 from modeling_condenser.files.atomic import read_json
 from modeling_condenser.files.models import CONFIG_FILE, find_weights, is_checkpoint
 from modeling_condenser.files.run_folder import MODEL_FOLDER
+from modeling_condenser.files.settings import parse_settings
 
-from .card import CARD_FILE, read_card, read_contract, write_card
-from .licenses import LICENSES
-from .markdown import as_list
-from .provenance import SECRET
+from .card import CARD_FILE, GENERATED, read_card, write_card
+from .provenance import SECRET, read_provenance
 
 # The base error of the HTTP library.
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
-# Weights of an earlier commit that would be loaded beside the new ones, and the training's state.
 # Of a training, which a published model does not need.
-TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json".split()
-TRAINING_STATE += ["training_args.bin"]
-STALE = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*", *TRAINING_STATE)
+_TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json".split()
+_TRAINING_STATE += ["training_args.bin"]
+# Weights of an earlier commit, which would be loaded beside the new ones.
+_STALE = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model*", *_TRAINING_STATE]
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
 _PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())
 # A pickle begins with its protocol; an archive of torch names its pickle among the first bytes.
@@ -40,34 +37,46 @@ _PICKLE_START = re.compile(rb"\x80[\x02-\x05]|PK(?s:.*)\.pkl")
 
 
 @dataclass(frozen=True)
+class PushRecipe:
+    """What to publish, and where.
+
+    Attributes:
+        folder: an export, a fine-tuning, adaptation or pre-training run, or a checkpoint.
+        name: owner/name of the repository, which is created if it does not exist.
+        private: whether a new repository is private.
+        revision: branch, which is created if it does not exist; by default main.
+        create_pr: open a pull request instead of committing to the branch.
+        license: such as apache-2.0; by default that of the model card.
+        message: of the commit.
+        dry_run: check, and show the card and the files, without the network.
+    """
+
+    folder: str
+    name: str
+    private: bool | None = None
+    revision: str | None = None
+    create_pr: bool = False
+    license: str | None = None
+    message: str = "Push with condenser"
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
 class PushReport:
     """What was pushed, or would be.
 
     Attributes:
-        folder: the model or the page.
         sizes: path in the repository -> bytes.
         card: the text of the repository's card.
         commit: the newest commit after the push; None if nothing was sent.
     """
 
-    folder: Path
     sizes: dict[str, int]
     card: str
     commit: CommitInfo | None = None
 
 
-def push(
-    folder: str | Path,
-    name: str,
-    *,
-    private: bool | None = None,
-    revision: str | None = None,
-    create_pr: bool = False,
-    license: str | None = None,
-    message: str = "Push with condenser",
-    token: str | None = None,
-    dry_run: bool = False,
-) -> PushReport:
+def push(*, token: str | None = None, **settings: Any) -> PushReport:
     """Publish an encoder, a retriever or a pre-training checkpoint on the Hub, in one commit.
 
     Checked first: there are no pickles and access tokens, the card names a license, and the
@@ -75,90 +84,67 @@ def push(
     folder itself is not changed.
 
     Args:
-        folder: an export, a fine-tuning or pre-training run, or one of its checkpoints.
-        name: `owner/name` of the repository, which is created if it does not exist.
-        private: whether a new repository is private.
-        revision: branch, which is created if it does not exist; by default main.
-        create_pr: open a pull request instead of committing to the branch.
-        license: such as "apache-2.0"; by default that of the card.
-        message: of the commit.
         token: by default HF_TOKEN, or the token of `hf auth login`.
-        dry_run: check, and show the card and the files, without the network.
+        **settings: fields of `PushRecipe`.
 
     Raises:
         FileNotFoundError: there is no such folder, or no model in it.
         ValueError: something must be corrected before publishing; all reasons are listed.
         OSError: the Hub failed or refused; the repository is unchanged.
     """
-    check_name(name)
-    source = find_weights(Path(folder))
+    (recipe,) = parse_settings(settings, PushRecipe)
+    if recipe.name.count("/") != 1:
+        raise ValueError(f"The name of the repository is {recipe.name!r}, expected owner/name.")
+    validate_repo_id(recipe.name)
+    source = find_weights(Path(recipe.folder))
     if source is None:
         raise FileNotFoundError(
-            f"There is no model in {folder}: expected a folder with {CONFIG_FILE}, or a run with "
-            f"{MODEL_FOLDER}/ or checkpoint-N/."
+            f"There is no model in {recipe.folder}: expected a folder with {CONFIG_FILE}, or a run "
+            f"with {MODEL_FOLDER}/ or checkpoint-N/."
         )
-    read_contract(source), read_card(source / CARD_FILE)  # whose errors name the folder itself
+    _, text = read_card(source / CARD_FILE)
+    if text and not GENERATED.search(text) and not read_provenance(source):
+        raise ValueError(
+            f"{source} has a model card of others, and {source.name} was not trained by this "
+            "package: `hf upload` publishes it as it is."
+        )
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
-        staging = Path(scratch, name.rpartition("/")[2])
-        without = shutil.ignore_patterns(*_IGNORED, *TRAINING_STATE)
+        staging = Path(scratch, recipe.name.rpartition("/")[2])
+        without = shutil.ignore_patterns(*_IGNORED, *_TRAINING_STATE)
         shutil.copytree(source.resolve(), staging, ignore=without, copy_function=os.symlink)
-        write_card(staging, name=name, metadata={"license": license} if license else {})
+        metadata = {"license": recipe.license} if recipe.license else {}
+        write_card(staging, name=recipe.name, metadata=metadata)
         check_publishable(staging)
         commit = None
-        if not dry_run:
+        if not recipe.dry_run:
             commit = commit_folder(
                 staging,
-                name,
-                message=message,
-                revision=revision,
-                private=private,
-                create_pr=create_pr,
+                recipe.name,
+                message=recipe.message,
+                revision=recipe.revision,
+                private=recipe.private,
+                create_pr=recipe.create_pr,
                 token=token,
             )
-        card = (staging / CARD_FILE).read_text("utf-8")
-        return PushReport(source, measure_files(staging), card, commit)
-
-
-def check_name(name: str) -> None:
-    """Raise a ValueError if this is not the `owner/name` that a repository may have."""
-    if name.count("/") != 1:
-        raise ValueError(f"The name of the repository is {name!r}, expected owner/name.")
-    validate_repo_id(name)
-
-
-def measure_files(folder: Path) -> dict[str, int]:
-    """Path within a folder -> bytes, in the order of the paths."""
-    return {path: file.stat().st_size for path, file in _list_files(folder).items()}
+        sizes = {path: file.stat().st_size for path, file in _list_files(staging).items()}
+        return PushReport(sizes, (staging / CARD_FILE).read_text("utf-8"), commit)
 
 
 def _list_files(folder: Path) -> dict[str, Path]:
+    """Path within a folder -> file, in the order of the paths."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     return {file.relative_to(folder).as_posix(): file for file in files}
 
 
-def check_publishable(
-    folder: Path, *, unchecked: tuple[str, ...] = (), kind: Literal["model", "space"] = "model"
-) -> None:
-    """Raise a ValueError with all reasons not to publish a folder.
-
-    Args:
-        folder: of the repository, with its card.
-        unchecked: subfolders (`data/`) whose files may hold anything.
-        kind: a model must also open in a process without this package.
-    """
-    reasons = find_refusals(folder, unchecked=unchecked)
-    licenses = as_list(read_card(folder / CARD_FILE)[0].get("license"))
-    if not licenses:
+def check_publishable(folder: Path) -> None:
+    """Raise a ValueError with all reasons not to publish a model's folder with its card."""
+    reasons = find_refusals(folder)
+    if not read_card(folder / CARD_FILE)[0].get("license"):
         reasons.append("no license is named: pass --license, such as --license apache-2.0")
-    for name in set(licenses) - LICENSES:
-        nearest = ", ".join(get_close_matches(str(name), LICENSES, cutoff=0.0))
-        reasons.append(
-            f"the Hub has no license {name!r}: take its identifier, such as {nearest}, or other"
-        )
-    if kind == "model" and is_checkpoint(folder):
+    if is_checkpoint(folder):
         reasons += _find_foreign_code(folder)
-    # A model is opened only if nothing else is wrong, since opening it executes code.
-    if kind == "model" and not reasons and (error := find_opening_error(folder)):
+    # It is opened only if nothing else is wrong, since opening a checkpoint executes code.
+    if not reasons and (error := find_opening_error(folder)):
         reasons = [f"opening it: {error}"]
     if reasons:
         listed = "\n  - ".join(["", *reasons])
@@ -174,47 +160,38 @@ def commit_folder(
     private: bool | None = None,
     create_pr: bool = False,
     token: str | None = None,
-    stale: Sequence[str] = STALE,
-    without: Sequence[str] = (),
-    kind: Literal["model", "space"] = "model",
 ) -> CommitInfo:
     """Upload a folder in one atomic commit; create the repository and the branch if needed.
 
-    Links are followed, and files that match `without` are left out. Files of the repository that
-    match `stale` and are not uploaded are deleted. A new Space is static. Without a change there is
-    no commit. The other arguments and errors are those of `push`.
+    Links are followed. Weights and training states of the repository that are not in the folder are
+    deleted. Without a change there is no commit. The arguments and errors are those of `push`.
     """
     api = HfApi(token=token)
     try:
-        sdk = "static" if kind == "space" else None
-        api.create_repo(name, private=private, repo_type=kind, space_sdk=sdk, exist_ok=True)
-        if private and not api.repo_info(name, repo_type=kind).private:
+        api.create_repo(name, private=private, exist_ok=True)
+        if private and not api.repo_info(name).private:
             raise PermissionError(
                 f"{name} exists and is public: make it private in its settings, or push without "
                 "--private."
             )
         if revision is not None:
-            api.create_branch(name, branch=revision, repo_type=kind, exist_ok=True)
+            api.create_branch(name, branch=revision, exist_ok=True)
         return api.upload_folder(
             repo_id=name,
-            repo_type=kind,
             folder_path=folder,
             commit_message=message,
             revision=revision,
             create_pr=create_pr,
-            delete_patterns=list(stale),
-            ignore_patterns=list(without),
+            delete_patterns=_STALE,
         )
     except _HTTP_ERROR as error:
         raise OSError(f"Cannot push to {name}: {error}") from error
 
 
-def find_refusals(folder: Path, *, unchecked: tuple[str, ...] = ()) -> list[str]:
-    """Path and reason of each pickle, and each text file with a token, outside of `unchecked`."""
+def find_refusals(folder: Path) -> list[str]:
+    """Path and reason of each pickle, and each text file with a token."""
     token, found = get_token(), []
     for path, file in _list_files(folder).items():
-        if path.startswith(unchecked):
-            continue
         with file.open("rb") as stream:
             start = stream.read(4096)
         if file.suffix in _PICKLES or _PICKLE_START.match(start):

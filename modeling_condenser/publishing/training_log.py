@@ -1,4 +1,4 @@
-"""Training logs: the entries that provenance keeps, readiness measures, and pictures of both.
+"""Training logs: the entries that provenance keeps, the names of measures, and pictures of both.
 
 readiness/head_loss               head's loss on the fixed sample, nats a masked token
 readiness/zero_cost               rise of that loss when the late CLS vectors are zeroed
@@ -10,11 +10,10 @@ readiness/alignment, /uniformity  of the dense vectors (Wang & Isola 2020)
 readiness/zero_shot_MRR@10, ...   on a small collection; few_shot_... after fine-tuning
 """
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from .pictures import draw_lines
 
 READINESS_PICTURE = "readiness.png"
 ENTROPY_FILE = "attention_entropy.png"
@@ -64,10 +63,11 @@ _KEPT = (
     *("bow_weight", "contrastive_accuracy"),
     *(TOKENS, "learning_rate", "seconds", "tokens_per_second"),
 )
-_EVEN = "even attention"
 
 Entry = Mapping[str, float]
 Log = Sequence[Entry]
+Lines = dict[str, list[tuple[float, float]]]
+"""Label -> points."""
 
 
 def thin_log(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
@@ -129,34 +129,30 @@ def first_and_last(entries: Sequence[Entry]) -> dict[str, Entry]:
     return {f"step {step:,}" if step else "start": entry for step, entry in steps.items()}
 
 
-def has_curves(log: Log) -> bool:
-    """Whether a log holds losses of pre-training."""
-    return any(name in entry for entry in log for name in _CURVES if name != "swap_cost")
+def titled_losses(log: Log) -> dict[str, str]:
+    """Name -> title of the losses that the first and the last entry have."""
+    named = {name for name in log[0] if name in log[-1]} if log else set()
+    parts = {name: title for name, title in _CURVES.items() if name in named}
+    return parts or ({"loss": "loss"} if "loss" in named else {})
 
 
-def draw_curves(runs: Mapping[str, Log], titles: Mapping[str, str] | None = None) -> bytes:
+def draw_curves(runs: Mapping[str, Log]) -> bytes:
     """Draw a panel for each measure, with a line for each run that has it, as a PNG file.
 
-    The x-axis is the tokens seen, or the steps where tokens were not counted.
-
-    Args:
-        runs: label -> entries of its log, as `thin_log` or `readiness_entries` returns them.
-        titles: name -> title of the measures; by default all losses and readiness.
+    `runs` maps labels to entries, as `thin_log` or `readiness_entries` returns them. The x-axis is
+    the tokens seen, or the steps where tokens were not counted.
     """
     entries = [entry for log in runs.values() for entry in log]
-    # A run shorter than its logging interval has no entries: its picture has one empty panel.
-    titles = titles or titled_measures(entries) or {"late_loss": _CURVES["late_loss"]}
     over, scale, x_label = "step", 1.0, "steps"
     if all(TOKENS in entry for entry in entries):
         over, scale, x_label = TOKENS, 1e6, "tokens seen (millions)"
-    drawn = {
-        title: {
-            run: [(entry[over] / scale, entry[name]) for entry in log if name in entry]
-            for run, log in runs.items()
-        }
-        for name, title in titles.items()
-    }
-    return draw_lines(drawn, x_label=x_label)
+    panels: dict[str, Lines] = {}
+    for name, title in titled_measures(entries).items():
+        panels[title] = {}
+        for run, log in runs.items():
+            points = [(entry[over] / scale, entry[name]) for entry in log if name in entry]
+            panels[title] |= {run: points} if points else {}
+    return _draw(panels, x_label)
 
 
 def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
@@ -164,13 +160,37 @@ def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
 
     `panels` maps titles to labels to entries with readiness.
     """
-    drawn = {}
+    drawn: dict[str, Lines] = {}
     for title, entries in panels.items():
-        found = {label: layer_entropies(entry) for label, entry in entries.items()}
+        lines: Lines = {}
+        for label, entry in entries.items():
+            lines[label] = [(i, value) for i, value in enumerate(layer_entropies(entry), start=1)]
         even = [entry[EVEN_ENTROPY] for entry in entries.values() if EVEN_ENTROPY in entry]
         if even:  # the same for all, on one sample
-            found[_EVEN] = even[:1] * max(map(len, found.values()))
-        drawn[f"{title}\nCLS attention entropy (nats)".strip()] = {
-            label: list(enumerate(values, start=1)) for label, values in found.items()
-        }
-    return draw_lines(drawn, x_label="layer", grey=_EVEN, integer=True)
+            n_layers = max(len(points) for points in lines.values())
+            lines["even attention"] = [(layer, even[0]) for layer in range(1, n_layers + 1)]
+        drawn[f"{title}\nCLS attention entropy (nats)".strip()] = lines
+    return _draw(drawn, "layer")
+
+
+def _draw(panels: Mapping[str, Lines], x_label: str) -> bytes:
+    """A PNG file with a panel for each title, and a line for each label."""
+    from matplotlib.figure import Figure  # takes half a second, and cards need no pictures
+    from matplotlib.text import Text
+
+    n_panels = max(len(panels), 1)  # a short run may have logged nothing
+    figure = Figure(figsize=(5.5, 3.0 * n_panels), layout="constrained")
+    axes = figure.subplots(n_panels, squeeze=False)[:, 0]
+    for panel, (title, lines) in zip(axes, panels.items(), strict=False):
+        for label, points in lines.items():
+            panel.plot(*zip(*points, strict=True), label=label, marker="o", markersize=3)
+        panel.set_title(title, fontsize=8)
+        panel.set_xlabel(x_label, fontsize=8)
+        panel.grid(alpha=0.3)
+        if len(lines) > 1:
+            panel.legend(fontsize=8, frameon=False)
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # dollar signs in a name enclose no formula
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=150)
+    return stream.getvalue()

@@ -1,199 +1,200 @@
-"""Model cards: what they say, and whose words they keep."""
+"""Model cards: what they say of stages and results, and whose words they keep."""
 
 import re
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
 
-from modeling_condenser.encoder_parts import write_modules
-from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.files.models import STARTER_FOLDER, STARTER_TITLE
 from modeling_condenser.publishing.card import PLACEHOLDER, cite, write_card
 from modeling_condenser.publishing.provenance import (
+    ADAPTATION,
+    FINETUNING,
+    PRETRAINING,
     EvaluationResult,
     Stage,
     add_result,
+    describe_stage,
     read_provenance,
     write_provenance,
 )
 from tests.encoding.making import change_json
 
-LOG = [
-    {"step": i, "late_loss": 5 - i / 10, "head_loss": 6 - i / 10, "num_input_tokens_seen": i * 100}
-    for i in range(1, 5)
-]
+LOG = [{"step": i, "loss": 11 - i / 5, "late_loss": 5 - i / 10} for i in range(1, 5)]
+HUB = {"encoder": "owner/name", "corpus": "owner/texts"}
 
 
-def make_folder(folder: Path, *stages: Stage) -> Path:
-    folder.mkdir(parents=True)
-    write_modules(folder, 32, pooling="cls", encoding=asdict(EncodingContract(32, 128)))
-    write_provenance(folder, stages)
-    return folder
-
-
-def pretraining(encoder: str = "owner/name", objective: str = "condenser", **more: Any) -> Stage:
-    recipe = {"encoder": encoder, "corpus": "owner/texts"}
-    return Stage("Pre-training", recipe, {"objective": objective, "seed": 4}, LOG, **more)
+def pretraining(objective: str = "condenser", **recipe: Any) -> Stage:
+    return describe_stage(PRETRAINING, {**HUB, **recipe}, {"objective": objective}, LOG)
 
 
 def finetuning(objective: str = "contrastive", **recipe: Any) -> Stage:
-    return Stage("Fine-tuning", {"encoder": "local: x", **recipe}, {"objective": objective})
+    return describe_stage(FINETUNING, {"encoder": "./x", **recipe}, {"objective": objective}, [])
 
 
-def result(collection: str = "nfcorpus", **fields: Any) -> EvaluationResult:
-    values = {"MRR@10": 0.51239, "R@100": 0.25}
-    return EvaluationResult(collection, "test", 100, 323, values, **fields)
+@pytest.fixture
+def write(exported: Path, tmp_path: Path):
+    """Writes the card of an encoder that some stages made, and reads it."""
+
+    def write(*stages: Stage, name: str | None = None, **metadata: Any) -> ModelCard:
+        folder = tmp_path / "encoder"
+        if not folder.exists():
+            shutil.copytree(exported, folder)
+        (folder / "README.md").unlink(missing_ok=True)
+        write_provenance(folder, stages)
+        write_card(folder, name=name, metadata=metadata)
+        return ModelCard.load(folder / "README.md")
+
+    return write
 
 
-def compared(*values: Any) -> dict[str, Any]:
+def test_a_retrievers_card_states_its_stages_and_results(write, tmp_path):
+    write(pretraining())
     names = ("baseline", "measure", "value", "difference", "p_value")
-    return dict(zip(names, values, strict=True))
-
-
-def read(folder: Path) -> ModelCard:
-    return ModelCard.load(folder / "README.md")
-
-
-def test_a_retrievers_card_states_its_stages_and_results(tmp_path):
-    folder = make_folder(
-        tmp_path / "folder", pretraining(), finetuning(collection="owner/pairs"), finetuning()
-    )
-    (tmp_path / "run.trec").write_text("q Q0 d 1 1 x\n")
-    evaluated = result(
+    rows = [
+        ("bm25", "MRR@10", 0.40111, 0.11128, 0.0319),
+        ("dpr", "MRR@10", 0.6, -0.08761, 0.00009),
+        ("bm25", "R@100", 0.5, -0.25, 1.0),
+    ]
+    result = EvaluationResult(
+        *("nfcorpus", "test", 100, 323, {"MRR@10": 0.51239, "R@100": 0.25}),
         source="BeIR/nfcorpus",
         command=f"condenser evaluate {PLACEHOLDER} BeIR/nfcorpus",
         intervals={"MRR@10": (0.48, 0.55)},
-        comparisons=(
-            compared("bm25", "MRR@10", 0.40111, 0.11128, 0.0319),
-            compared("dpr", "MRR@10", 0.6, -0.08761, 0.00009),
-            compared("bm25", "R@100", 0.5, -0.25, 1.0),
-        ),
+        comparisons=[dict(zip(names, row, strict=True)) for row in rows],
     )
-    add_result(folder, evaluated, run_file=tmp_path / "run.trec")
-    write_card(folder, name="me/my-encoder", metadata={"license": "mit"})
-    card = read(folder)
+    add_result(tmp_path / "encoder", result)
+    stages = pretraining(bow_weight=0.1), finetuning(collection="owner/pairs")
+    card = write(*stages, name="me/my-encoder", license="mit")
     data = card.data
     assert (data.base_model, data.datasets) == ("owner/name", ["owner/texts", "owner/pairs"])
     assert (data.library_name, data.license) == ("sentence-transformers", "mit")
     assert (data.pipeline_tag, data.model_name) == ("sentence-similarity", "my-encoder")
+    assert data.language is None  # which nobody stated
     found = [(r.dataset_type, r.metric_type, r.metric_value) for r in data.eval_results]
     assert found == [("BeIR/nfcorpus", "MRR@10", 0.5124), ("BeIR/nfcorpus", "R@100", 0.25)]
     for text in (
-        "# my-encoder\n",
-        "**0.5124**; bm25 0.4011 (p = 0.032), dpr 0.6000 (p < 0.001).",
-        "| longest passage | 128 tokens |",
+        "# my-encoder\n\nA dense retriever, started from "
+        "[owner/name](https://huggingface.co/owner/name) and pre-trained with Condenser (Gao & "
+        "Callan 2021) and bag-of-words prediction (Ma et al. 2024), then fine-tuned with a "
+        "contrastive loss.\n",
+        "| read at most | 8 tokens of a query, 24 of a passage |\n",
         "323 queries, 100 passages retrieved for each, exact search, 20",
         "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | bm25 | 0.4011 | +0.1113 | 0.032 |\n"
         "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | dpr | 0.6000 | -0.0876 | < 0.001 |\n"
         "| R@100 | 0.2500 |  | bm25 | 0.5000 | -0.2500 | 1.000 |\n",
-        "(evaluation/BeIR_nfcorpus-test-100.trec.gz)",
         "```bash\ncondenser evaluate me/my-encoder BeIR/nfcorpus\n```",
-        "### Pre-training\n",
-        "| started from | [owner/name](https://huggingface.co/owner/name) |",
-        "| last logged loss | late 4.6000, head 5.6000 |",
-        "### Fine-tuning 2\n",
+        "| late MLM loss (nats a masked token) | 4.9000 at step 1, 4.6000 at step 4 |\n",
+        "| started from | `x` (not on the Hub) |",
     ):
         assert text in card.text, text
 
 
-def test_text_and_metadata_of_a_person_are_kept(tmp_path):
-    folder = make_folder(tmp_path / "x", pretraining())
-    write_card(folder)
-    file = folder / "README.md"
-    edited = file.read_text().replace("tags:\n", "language: en\ntags:\n- mine\n")
+def test_the_summary_is_true_of_each_kind_of_start_and_stage(write):
+    random = Stage(PRETRAINING, {"encoder_config": "owner/name"}, {"objective": "mlm"})
+    local = pretraining("ict", encoder="/home/me/secret/my-bert", language="no")
+    own = pretraining("cocondenser", encoder="starter")
+    starter = read_provenance(STARTER_FOLDER)
+    adapted = Stage(ADAPTATION, {}, {"objective": "adapt", "verdict": "better: 0.5 | 0.4"})
+    begin, end = "A text encoder, ", " Fine-tune it to make it a retriever."
+    mlm, no_map = "pre-trained with masked language modelling", "`starter of condenser`"
+    for stages, said in (
+        ([], "A text encoder. How it was trained is not recorded." + end),
+        ([random, random], f"{begin}trained from random weights: {mlm}.{end}"),
+        (
+            [local],
+            f"{begin}started from `my-bert` (not on the Hub) and pre-trained with the ",
+        ),
+        ([*starter, own], f"{begin}started from {no_map} (a small encoder, pre-trained on English"),
+        ([finetuning("mse_cosine")], "A sentence encoder, started from `x` (not on the Hub)"),
+        (
+            [random, adapted],
+            f"A dense retriever, trained from random weights: {mlm}, then adapted by a linear map "
+            "of the vectors. Verdict against its start: better: 0.5 \\| 0.4.",
+        ),
+    ):
+        card = write(*stages)
+        assert said in card.text, said
+        assert "secret" not in str(card)
+        assert card.data.base_model is None
+        assert card.data.language == ("no" if stages == [local] else None)
+    assert "AutoModel.from_pretrained" not in card.text  # which would leave out the map
+    assert STARTER_TITLE in write(*starter, own).text.partition("### Pre-training\n")[2]
+
+
+def test_text_and_metadata_of_a_person_are_kept(write, tmp_path):
+    write(pretraining())
+    file = tmp_path / "encoder" / "README.md"
+    edited = file.read_text().replace("tags:\n", "language: no\nversion: 2\ntags:\n- mine\n")
     file.write_text(f"{edited}\n## Notes\n\nMy own words.\n")
-    add_result(folder, result())
-    write_card(folder)
-    card = read(folder)
+    add_result(file.parent, EvaluationResult("nfcorpus", "test", 100, 323, {"MRR@10": 0.51239}))
+    write_card(file.parent)
+    card = ModelCard.load(file)
     assert card.text.endswith("<!-- /condenser:card -->\n\n## Notes\n\nMy own words.\n")
-    assert "0.5124" in card.text and card.text.count("# x\n") == 1
-    assert card.data.language == "en" and "mine" in card.data.tags
+    assert "0.5124" in card.text and card.text.count("# encoder\n") == 1
+    assert (card.data.language, card.data["version"]) == ("no", 2) and "mine" in card.data.tags
     before = file.read_bytes()
-    write_card(folder)
+    write_card(file.parent)
     assert file.read_bytes() == before
 
 
-def test_readiness_is_shown_in_tables_and_pictures(tmp_path):
-    swap_cost, entropy = "readiness/swap_cost", "readiness/entropy_layer_1"
-    entries = [{"step": step, swap_cost: step / 40, entropy: 2.0} for step in (0, 10, 20)]
+def test_readiness_is_a_table_of_the_first_and_the_last_measurement(write):
+    entries = [{"step": step, "readiness/swap_cost": step / 40} for step in (0, 10, 20)]
     entries[-1]["readiness/few_shot_MRR@10"] = 0.5
-    stages = [pretraining(readiness=entries), pretraining(readiness=entries[:1])]
-    folder = make_folder(tmp_path / "x", *stages)
+    measured = Stage(PRETRAINING, {}, {}, readiness=entries)
+    assert (
+        "| | start | step 20 |\n"
+        "| --- | ---: | ---: |\n"
+        "| swap cost | 0.0000 | 0.5000 |\n"
+        "| MRR@10 after fine-tuning |  | 0.5000 |\n"
+    ) in write(measured).text
+    assert (
+        "| | start |\n| --- | ---: |\n"
+        in write(Stage(PRETRAINING, {}, {}, readiness=entries[:1])).text
+    )
+
+
+def test_foreign_names_cannot_break_a_table(write, tmp_path):
+    write(pretraining())
+    evil = EvaluationResult("evil | `name`\n## Heading", "test", 100, 3, {"MRR@10": 0.5})
+    add_result(tmp_path / "encoder", evil)
+    text = write(pretraining(encoder="./a|b`c")).text
+    assert "\n## Heading" not in text
+    assert "evil \\| \\`name\\` \\#\\# Heading" in text and "`a\\|b'c`" in text
+
+
+def test_a_checkpoints_card_names_its_parts_and_the_code_that_it_executes(
+    bert_run, bert_folder, tmp_path
+):
+    folder = Path(shutil.copytree(bert_run / "model", tmp_path / "checkpoint"))
     write_card(folder)
     text = (folder / "README.md").read_text()
-    for section in (
-        "### Pre-training: measured 3 times\n\n"
-        "|  | start | step 20 | difference |\n"
-        "| --- | ---: | ---: | ---: |\n"
-        "| swap cost | 0.0000 | 0.5000 | +0.5000 |\n"
-        "| MRR@10 after fine-tuning |  | 0.5000 |  |\n",
-        "### Pre-training 2: measured 1 time\n\n"
-        "|  | start |\n| --- | ---: |\n| swap cost | 0.0000 |\n",
-    ):
-        assert section in text
-    links = set(re.findall(r"\]\(([^):#]+)\)", text))
-    assert links >= {"training_curves.png", "readiness.png", "attention_entropy.png"}
-    assert all((folder / link).is_file() for link in links)
-
-
-def test_of_the_bundled_encoder_only_the_name_is_on_a_card(tmp_path):
-    own = pretraining(encoder=STARTER_TITLE)
-    folder = make_folder(tmp_path / "x", *read_provenance(STARTER_FOLDER), own, finetuning())
-    write_card(folder)
-    text = read(folder).text
-    headings = ["### Pre-training", "### Fine-tuning"]
-    assert [line for line in text.splitlines() if line in headings] == headings
-    assert "### Pre-training 2" not in text
-    assert f"| started from | `{STARTER_TITLE}`, the small encoder that comes with" in text
-
-
-def test_foreign_names_cannot_break_a_table(tmp_path):
-    folder = make_folder(tmp_path / "x", pretraining(encoder="local: a|b`c"))
-    add_result(folder, result("evil | `name`\n## Heading"))
-    write_card(folder)
-    text = read(folder).text
-    assert "\n## Heading" not in text
-    assert "evil \\| \\`name\\` \\#\\# Heading" in text and "`` a\\|b`c ``" in text
-
-
-def test_a_checkpoints_card_names_the_code_that_it_executes(bert_run, tmp_path):
-    folder = Path(shutil.copytree(bert_run / "model", tmp_path / "my-checkpoint"))
-    write_card(folder)
-    text = read(folder).text
-    assert "[configuration\\_condenser.py](configuration_condenser.py)" in text
-    assert "the head reads the tokens after layer" in text
+    assert "executes the code in this repository (`configuration_condenser.py`, " in text
+    assert "from the encoder's CLS vector and its tokens after layer 2, so that" in text
     change_json(folder / "config.json", architectures=["CondenserForMaskedLM"])
     write_card(folder)
-    text = read(folder).text
-    assert "without a Condenser head" in text and "AutoModelForPreTraining" not in text
-    with pytest.raises(ValueError, match="has neither modules.json nor"):
-        write_card(tmp_path)
+    text = (folder / "README.md").read_text()
+    assert (
+        "encoder with its masked-LM head, started from" in text
+        and "AutoModelForPreTraining" not in text
+    )
+    with pytest.raises(ValueError, match="is neither a pre-training checkpoint nor a model that"):
+        write_card(bert_folder)
 
 
-def test_the_papers_of_all_methods_are_cited():
-    assert cite([]).startswith("@inproceedings{gao-callan-2021-condenser,")
-    first = pretraining("owner/co-condenser-marco", objective="ict")
-    stages = [first, finetuning("margin_mse", mini_batch_size=8)]
+def test_the_papers_of_all_objectives_and_methods_are_cited():
+    assert cite([]) == ""
+    stages = [
+        pretraining("ict", cache_chunk_size=8),
+        pretraining("cocondenser", bow_weight=0.0, head_mlm_probability=0.5),
+        finetuning("margin_mse"),
+    ]
     assert re.findall(r"@\w+\{([\w-]+)", cite(stages)) == [
-        *("gao-callan-2021-condenser", "gao-callan-2022-cocondenser", "lee-etal-2019-latent"),
+        *("gao-callan-2022-cocondenser", "lee-etal-2019-latent", "xiao-etal-2022-retromae"),
         *("reimers-gurevych-2019-sentence-bert", "gao-etal-2021-scaling"),
         "hofstatter-etal-2020-improving",
     ]
-
-
-def test_metadata_is_kept_as_it_was_written(tmp_path):
-    folder = make_folder(tmp_path / "x", pretraining())
-    written = "language: no\nversion: 1.10\nbuild: 012\nat: 12:30:00\nprivate: true\nparts: 3\n"
-    (folder / "README.md").write_text(f"---\n{written}---\nMine.\n")
-    for _ in range(2):
-        write_card(folder)
-    data = read(folder).data
-    assert (data.language, data["version"], data["build"], data["at"]) == (
-        *("no", "1.10", "012"),
-        "12:30:00",
-    )
-    assert (data["private"], data["parts"]) == (True, 3)
+    assert cite([pretraining("mlm")]).startswith("@inproceedings{devlin-etal-2019-bert,")

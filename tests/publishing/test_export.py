@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from hub_scripts.main import main
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.publishing.card import PLACEHOLDER, write_card
-from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.publishing.export import export
 from modeling_condenser.publishing.provenance import read_provenance, write_provenance
 from tests.encoding.making import change_json
 from tests.publishing.loopback_hub import contents
@@ -51,14 +51,14 @@ def run(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_encoder(run, tmp_path_factory.mktemp("exports") / "encoder")
+    return export(checkpoint=run, out=tmp_path_factory.mktemp("exports") / "encoder")
 
 
 @pytest.fixture(scope="module")
 def exports(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("exports")
     return {
-        name: export_encoder(bert_run, place / name, contract=contract)
+        name: export(checkpoint=bert_run, out=place / name, contract=asdict(contract))
         for name, contract in CONTRACTS.items()
     }
 
@@ -84,32 +84,27 @@ def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(exported, 
     assert saved["truncation"] is None and saved["padding"] is None
 
 
-def test_only_an_export_of_the_same_run_is_replaced(bert_run, tmp_path):
-    out = export_encoder(bert_run, tmp_path / "out")
+def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(bert_run, tmp_path):
+    out = export(checkpoint=bert_run, out=tmp_path / "out")
     (out / "evaluation_results.json").write_text("[]")  # of the encoder that is replaced
-    export_encoder(bert_run, out, contract=EncodingContract(8, 16))
-    assert EncodingContract.load(out) == EncodingContract(8, 16)
+    card = out / "README.md"
+    card.write_text(f"{card.read_text()}\nMy own words.\n")
+    export(checkpoint=bert_run, out=out)
+    assert "My own words." in card.read_text()
     assert not (out / "evaluation_results.json").exists()
-    (out / "notes.txt").write_text("mine")
-    before = contents(out)
-    with pytest.raises(ValueError, match="also holds notes.txt, which a new export would remove"):
-        export_encoder(bert_run, out)
-    (out / "notes.txt").unlink()
     [stage] = read_provenance(out)
-    finetuned = [stage, replace(stage, name="Fine-tuning")]
-    longer = [replace(stage, recipe={**stage.recipe, "max_steps": 9})]
-    for stages, message in (
-        (finetuned, "not an export of this run"),
-        (longer, "another run .max_steps: 9 then, 'not set' now"),
-    ):
-        write_provenance(out, stages)
-        before = contents(out)
-        with pytest.raises(ValueError, match=message):
-            export_encoder(bert_run, out)
-        assert contents(out) == before
+    write_provenance(out, [stage, replace(stage, name="Fine-tuning")])
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    for folder in (out, mine):  # a retriever, and files of the user
+        before = contents(folder)
+        with pytest.raises(ValueError, match="is not empty and not an earlier export"):
+            export(checkpoint=bert_run, out=folder)
+        assert contents(folder) == before
     with pytest.raises(ValueError, match="is not a pre-training checkpoint, so there is nothing"):
-        export_encoder(out, tmp_path / "again")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+        export(checkpoint=out, out=tmp_path / "again")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
 
 
 def test_a_checkpoint_without_all_weights_is_refused(bert_run, tmp_path):
@@ -118,7 +113,7 @@ def test_a_checkpoint_without_all_weights_is_refused(bert_run, tmp_path):
     del weights["condenser.encoder.encoder.layer.2.output.dense.weight"]
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"1 weights are missing.*layer\.2\.output"):
-        export_encoder(broken, tmp_path / "out")
+        export(checkpoint=broken, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -126,7 +121,7 @@ def test_the_default_lengths_fit_the_encoders_positions(run, tmp_path):
     """RoBERTa has two positions more than it can use; its tokenizer here says no limit."""
     model = Path(shutil.copytree(run / "model", tmp_path / "run" / "model"))
     change_json(model / "tokenizer_config.json", model_max_length=None)
-    folder = export_encoder(tmp_path / "run", tmp_path / "out")
+    folder = export(checkpoint=tmp_path / "run", out=tmp_path / "out")
     assert EncodingContract.load(folder) == EncodingContract(64, 64)
 
 
@@ -202,10 +197,8 @@ def test_the_cards_snippets_encode_as_the_contract_says(name, exports, capsys):
         assert_close(names["passages"], passages)
     printed = re.findall(r"-?\d+\.\d+(?:e[+-]\d+)?", capsys.readouterr().out)
     assert [float(number) for number in printed] == pytest.approx([score] * 2, rel=1e-3)
-    # To fine-tune on pairs of sequences.
-    assert len(left) == (2 if contract.token_type_ids else 3)
-    for names in left[2:]:
-        assert names["tokenizer"]("one", "two")["token_type_ids"][-1] == 1
+    tells_segments = "`token_type_ids`" in (exports[name] / "README.md").read_text()
+    assert len(left) == 2 and tells_segments == (not contract.token_type_ids)
 
 
 def test_a_checkpoints_snippets_open_all_its_parts(bert_run, tmp_path):
@@ -217,11 +210,21 @@ def test_a_checkpoints_snippets_open_all_its_parts(bert_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_cards_commands_search_and_evaluate(exports, collection, tmp_path, monkeypatch):
-    folder = Path(shutil.copytree(exports["dot"], tmp_path / "encoder"))
-    [block] = re.findall(r"```bash\n(.*?)```", (folder / "README.md").read_text(), flags=re.DOTALL)
-    block = block.replace(PLACEHOLDER, str(folder)).replace("COLLECTION", str(collection))
-    search, evaluate, *_ = map(shlex.split, block.strip().splitlines())
+def test_the_cards_commands_run(exports, collection, tmp_path, monkeypatch):
+    encoder = Path(shutil.copytree(exports["dot"], tmp_path / "encoder"))
     monkeypatch.chdir(tmp_path)
-    assert main(search[1:]) == main([*evaluate[1:], "--card"]) == 0
-    assert "MRR@10" in (folder / "README.md").read_text()
+
+    def run_commands(folder: Path, *more: str) -> None:
+        text = (folder / "README.md").read_text()
+        [block] = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+        block = block.replace(PLACEHOLDER, str(folder)).replace("COLLECTION", str(collection))
+        for line in block.splitlines():
+            if line.startswith("condenser"):
+                assert main([*shlex.split(line)[1:], *more]) == 0
+
+    short = ("--max_steps", "2", "--query_max_length", "16", "--passage_max_length", "32")
+    run_commands(encoder, *short)  # fine-tunes it
+    retriever = tmp_path / "runs" / "retriever" / "model"
+    run_commands(retriever)
+    assert main(["evaluate", str(retriever), str(collection), "--card"]) == 0
+    assert "| MRR@10 |" in (retriever / "README.md").read_text()

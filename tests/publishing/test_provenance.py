@@ -1,4 +1,4 @@
-"""Contract, provenance and results of a model: what is recorded, and what stays on this machine."""
+"""Provenance and results of a model: what is recorded, and what stays on this machine."""
 
 import gzip
 import hashlib
@@ -49,10 +49,9 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
         ("hf://datasets/owner/name", "hf://datasets/owner/name"),
         (True, True),
         ("data/here", "local: here"),  # exists
-        ("data/gone.txt", "local: gone.txt"),
         ("secret/plans/corpus", "local: corpus"),
         ("data/..", "local: .."),
-        ("runs/mine", "local: mine"),
+        ("clients/acme/*.jsonl", "local: *.jsonl"),
         (r"C:\Users\me\encoder", "local: encoder"),
         ("file:///home/me/x.txt", "local: x.txt"),
         ("https://me:pass@example.org/a.txt?sig=1", "https://…example.org/a.txt"),
@@ -71,11 +70,12 @@ def test_a_setting_says_nothing_of_this_machine(given, published, tmp_path, monk
 
 
 def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths():
-    names = ["hub_token", "push_to_hub_token", "token", "WANDB_API_KEY", "password"]
+    names = ["hub_token", "push_to_hub_token", "token", "WANDB_API_KEY", "password", "output_dir"]
     secrets = dict.fromkeys(names, "not-a-real-one")
     prompts = {"query_prompt": "and/or/not: ", "passage_prompt": "./", "title_separator": " / / "}
-    settings = {**secrets, "inner": {**secrets, "kept": 1}, **prompts}
-    assert provenance.publishable(settings) == {"inner": {"kept": 1}, **prompts}
+    kept = {"tokens_seen": 1, "tokenizer": "owner/name"}
+    settings = {**secrets, "inner": {**secrets, **kept}, **prompts}
+    assert provenance.publishable(settings) == {"inner": kept, **prompts}
 
 
 RUN = "q1 Q0 d7 1 0.5 x\nq1 Q0 d2 2 0.25 x\n"
@@ -121,6 +121,7 @@ def test_a_result_replaces_only_that_of_the_same_split_depth_search_and_source(t
     files = [(result.run or {})["file"] for result in read_results(tmp_path)]
     runs = [gzip.decompress((tmp_path / file).read_bytes()).decode() for file in files]
     assert runs == [RUN, *(f"q1 Q0 d{number} 1 0.5 x\n" for number in range(4))]
-    add_result(tmp_path, replace(RESULT, values={"R@100": 0.25}))
+    add_result(tmp_path, replace(RESULT, values={"R@100": 0.25}))  # without its run
     results = read_results(tmp_path)
-    assert (len(results), results[0].values) == (5, {"R@100": 0.25})
+    assert (len(results), results[0].values, results[0].run) == (5, {"R@100": 0.25}, None)
+    assert len(list((tmp_path / "evaluation").iterdir())) == 4
