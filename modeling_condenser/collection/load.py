@@ -1,6 +1,7 @@
 """Loads a collection from a folder in a known layout, or from the Hub (in BEIR's layout)."""
 
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,6 @@ from datasets import Dataset
 
 from modeling_condenser.files.models import fetch, split_revision
 from modeling_condenser.files.settings import refuse_ambiguous
-from modeling_condenser.publishing.provenance import hub_name
 
 from . import beir, dpr, msmarco
 from .collection import Collection, build_collection, keep_queries
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 HEALTH = "health"
 """Name of the collection that comes with the package."""
 
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@.+)?")  # owner/name@revision
 _LAYOUTS = (beir, dpr, msmarco)
 _BEIR_PATTERNS = (beir.CARD_FILE, "corpus.jsonl*", "queries.jsonl*", "qrels/*")
 
@@ -131,7 +132,7 @@ def name_collection(source: str | Path) -> str:
 
 
 def _is_on_hub(source: str | Path) -> bool:
-    return not Path(source).exists() and hub_name(str(source)) is not None
+    return not Path(source).exists() and _HUB_NAME.fullmatch(str(source)) is not None
 
 
 def _find(source: str | Path) -> tuple[ModuleType, Path, dict[str, Path]]:

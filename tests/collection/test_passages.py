@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from datasets import Dataset, Features, Value, concatenate_datasets
 
+from modeling_condenser.collection import collection as module
 from modeling_condenser.collection.collection import (
     Collection,
     checksum_qrels,
@@ -77,6 +78,19 @@ def test_a_fingerprint_is_what_its_definition_says_whatever_the_pieces_and_types
     for same in (whole, concatenate_datasets(pieces), large, whole.select(order).select(order)):
         assert fingerprint_passages(same) == expected
     assert fingerprint_passages(whole.select(order)) != expected
+
+
+def test_a_data_set_is_read_once_for_its_fingerprint(monkeypatch):
+    hashed = []
+    monkeypatch.setattr(module, "_hash_passages", lambda passages: f"{hashed.append(passages)}")
+    passages = Dataset.from_list([{"_id": "once", "title": "", "text": "read"}])
+    other = Dataset.from_list([{"_id": "once", "title": "", "text": "red"}])
+    assert len({fingerprint_passages(passages.select([0])) for _ in range(4)}) == 1
+    assert len(hashed) == 1
+    for _ in range(3):
+        fingerprint_passages(other)
+        fingerprint_passages(passages)
+    assert [each["text"][0] for each in hashed] == ["read", "red", "read"]
 
 
 def test_judgements_are_identified_whatever_their_order():

@@ -112,7 +112,7 @@ def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeyp
     text = "The shop sells telescopes."
     Path("files").mkdir()
     Path("files", "shop.md").write_text(f"# Shop\n\n## What we sell\n\n{text}\n")
-    collect(["files"], "collected")
+    collect(sources=["files"], out="collected")
     [line] = search("bm25", "collected", "telescopes", "--json")
     [found] = json.loads(line)["passages"]
     place = {"headings": "What we sell", "file": "files/shop.md"}
