@@ -1,7 +1,7 @@
 """Builds a collection from files of documents: passages of whole sentences, in BEIR's layout."""
 
+import codecs
 import json
-import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -20,8 +20,6 @@ from .documents import TEXT_COLUMNS, Document, DocumentReader, find_files
 from .labels import WrittenDocument, read_labels, write_labels
 from .passages import hash_text
 from .sentences import SPACELESS, cut_at_sentences
-
-logger = logging.getLogger(__name__)
 
 FACTS_FILE = "collected.json"
 _LEAST_TOKENS, _MAX_WORDS, _MAX_TOKENS = 16, 180, 256  # 180 English words are about 256 tokens
@@ -111,6 +109,7 @@ def collect(**settings: Any) -> Collected:
 
     Raises:
         FileNotFoundError: a folder, a file or the model does not exist.
+        LookupError: there is no such encoding.
         ValueError: `out` holds something else, a setting is wrong, or there is no document.
     """
     (recipe,) = parse_settings(settings, CollectRecipe)
@@ -143,6 +142,7 @@ def collect(**settings: Any) -> Collected:
 
 def _check(recipe: CollectRecipe, target: Path) -> None:
     """Check that nothing will be lost, before hours of reading."""
+    codecs.lookup(recipe.encoding or "utf-8")
     for source in recipe.sources:
         if (Path(source) / FACTS_FILE).is_file():
             raise ValueError(

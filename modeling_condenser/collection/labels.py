@@ -25,6 +25,9 @@ _MARKS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 Label = Mapping[str, str]
 """The cells of a row, by our names of the columns."""
 
+Names = Mapping[str, set[frozenset[str]]]
+"""Name -> the passages of each document that has the name."""
+
 WrittenDocument = tuple[str, tuple[str, ...]]
 """The name of a document, and the ids of its passages."""
 
@@ -73,25 +76,21 @@ def write_labels(
     names = _index_names(documents)
     judged: dict[str, tuple[str, set[str]]] = {}  # `plain_text` of a question -> it, its passages
     for label in labels:
-        groups = names.get(_key(label["id"] or label["file"]), set())
-        if quote := _letters(label["passage"]):
-            quoted = finder.find(quote)
-            is_named = label["id"] or label["file"]
-            groups = {ids for ids in quoted if not is_named or any(ids <= each for each in groups)}
-        if len(groups) != 1 or not label["question"]:
-            left_out[_why_left_out(label, len(groups))] += 1
-            continue
-        question, passages = judged.setdefault(
-            plain_text(label["question"]), (label["question"], set())
-        )
-        passages.update(*groups)
+        question, groups = label["question"], _find_groups(label, finder, names)
+        if not question:
+            left_out["no question"] += 1
+        elif len(groups) != 1:
+            left_out["names several documents" if groups else "names no passage"] += 1
+        else:
+            judged.setdefault(plain_text(question), (question, set()))[1].update(*groups)
     if not judged:
         reasons = ", ".join(f"{why}: {n:,}" for why, n in left_out.items())
         raise ValueError(f"No label has a passage in the collection ({reasons}).")
-    splits = _split_by_document([passages for _, passages in judged.values()], owners)
-    queries: list[str] = []
+    queries, counts = list[str](), dict.fromkeys(_SPLITS, 0)
     qrels: dict[str, list[str]] = defaultdict(lambda: ["\t".join(QRELS_HEADER)])
-    for (question, passages), split in zip(judged.values(), splits, strict=True):
+    for question, passages in judged.values():
+        split = _split_of(min(owners[passage] for passage in passages))
+        counts[split] += 1
         # The id follows from the question: run files stay valid when other questions come or go.
         query_id = f"q{hashlib.sha256(plain_text(question).encode()).hexdigest()[:12]}"
         queries.append(json.dumps({"_id": query_id, "text": question}, ensure_ascii=False))
@@ -100,17 +99,23 @@ def write_labels(
     _write_lines(folder / QUERIES_FILE, queries)
     for split, lines in qrels.items():
         _write_lines(folder / QRELS_FOLDER / f"{split}.tsv", lines)
-    return {split: splits.count(split) for split in _SPLITS}
+    return counts
 
 
 def _write_lines(file: Path, lines: Iterable[str]) -> None:
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def _why_left_out(label: Label, n_groups: int) -> str:
-    if not label["question"]:
-        return "no question"
-    return "names several documents" if n_groups else "names no passage"
+def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[frozenset[str]]:
+    """Return the passages that a label may be about, of each document apart."""
+    name, quote = _key(label["id"] or label["file"]), _letters(label["passage"])
+    groups = names.get(name, set())
+    if not quote:
+        return groups
+    quoted = finder.find(quote)
+    if not name:
+        return quoted
+    return {ids for ids in quoted if any(ids <= group for group in groups)}
 
 
 def _letters(text: str) -> str:
@@ -160,12 +165,8 @@ def _key(name: str) -> str:
     return key.replace("\\", "/").removeprefix("./")
 
 
-def _index_names(documents: Iterable[WrittenDocument]) -> Mapping[str, set[frozenset[str]]]:
-    """Return name -> the passages of each document that has the name.
-
-    Names are its path, its path in the given folder, its file's name, and the id of its row; and
-    the ids of passages.
-    """
+def _index_names(documents: Iterable[WrittenDocument]) -> Names:
+    """A document is named by its path, its path in the given folder, its file, or its row's id."""
     found: dict[str, set[frozenset[str]]] = defaultdict(set)
     for document, passages in documents:
         name = _key(document)
@@ -179,18 +180,6 @@ def _index_names(documents: Iterable[WrittenDocument]) -> Mapping[str, set[froze
     return found
 
 
-def _split_by_document(judged: Iterable[Iterable[str]], owners: Mapping[str, str]) -> list[str]:
-    """Return the split of each question: questions with a document in common have the same."""
-    linked: dict[str, str] = {}  # document -> one before it in the alphabet, in the same split
-
-    def first(document: str) -> str:
-        while document in linked:
-            document = linked[document]
-        return document
-
-    groups = [[owners[passage] for passage in passages] for passages in judged]
-    for group in groups:
-        lowest, *others = sorted(set(map(first, group)))
-        linked.update(dict.fromkeys(others, lowest))
-    hashes = [zlib.crc32(first(group[0]).encode()) for group in groups]
-    return [{0: "test", 1: "dev"}.get(number % 5, "train") for number in hashes]
+def _split_of(document: str) -> str:
+    """Return the split of a document: a fifth each is in test and dev, by a hash of the name."""
+    return {0: "test", 1: "dev"}.get(zlib.crc32(document.encode()) % 5, "train")

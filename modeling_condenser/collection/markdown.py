@@ -54,7 +54,8 @@ def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
     path: list[tuple[int, str]] = []  # levels and headings, outermost first
     parts: list[tuple[list[tuple[int, str]], list[str]]] = [(path, [])]
     end = "\n\n"
-    tokens = iter(MarkdownIt("commonmark").parse(text[front.end() :] if front else text))
+    parser = MarkdownIt("commonmark", {"maxNesting": 200})  # by default, the 10th list is dropped
+    tokens = iter(parser.parse(text[front.end() :] if front else text))
     for token in tokens:
         texts = parts[-1][1]
         if token.type == "heading_open":
@@ -88,7 +89,12 @@ def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
 def _inline_text(token: Token) -> str:
     """Return the text of a paragraph, whose lines are joined, except the rows of a table."""
     line_end = "\n" if token.content.startswith("|") else " "
-    marks = {"softbreak": line_end, "hardbreak": "\n", "html_inline": ""}
-    children = token.children or ()
-    text = "".join(marks.get(child.type, child.content) for child in children)
-    return _TABLE_RULE.sub("", text).strip()
+    texts = []
+    for child in token.children or ():
+        if child.type == "html_inline":
+            texts.append(" " if child.content.lower().startswith("<br") else "")
+        elif child.type == "softbreak":
+            texts.append(line_end)
+        else:
+            texts.append("\n" if child.type == "hardbreak" else child.content)
+    return _TABLE_RULE.sub("", "".join(texts)).strip()

@@ -1,6 +1,5 @@
 """Read documents: rows of Hub data sets or local files, as a data set with the column `text`."""
 
-import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ from modeling_condenser.collection.text_files import (
     read_rows,
 )
 from modeling_condenser.files.settings import check_least, parse_settings
-
-logger = logging.getLogger(__name__)
 
 _ENDINGS = (*TABLE_ENDINGS, *DOCUMENT_ENDINGS)
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
@@ -79,9 +76,7 @@ def read_sources(corpus: Any) -> list[Source]:
 
 
 def load_documents(corpus: Any) -> Dataset:
-    """Open a corpus (see `read_sources`) as a data set with the one column `text`.
-
-    Its parts follow each other.
+    """Open a corpus (see `read_sources`), part after part, as a data set with the column `text`.
 
     Raises:
         FileNotFoundError: a local file does not exist.
@@ -202,17 +197,16 @@ def _read_rows(files: Iterable[Path], column: str) -> Iterator[dict[str, str | N
         ValueError: no row of a file has the column, or it holds neither text nor numbers.
     """
     for file in files:
-        row, n_rows, has_column = dict[str, Any](), 0, False
-        for row in read_rows(file, needed=column):
-            n_rows += 1
-            has_column |= column in row
+        columns = set[str]()
+        for number, row in enumerate(read_rows(file, needed=column), start=1):
+            columns.update(row)
             value = row.get(column)
             if not isinstance(value, str | int | float | None):
                 raise ValueError(
-                    f"The column {column!r} of {file}, row {n_rows}, holds {value!r:.60}, expected "
+                    f"The column {column!r} of {file}, row {number}, holds {value!r:.60}, expected "
                     "one string a row."
                 )
             is_null = value is None or value != value  # NaN is not itself
             yield {"text": None if is_null else str(value)}
-        if n_rows and not has_column:
-            raise ValueError(_missing_column(str(file), column, row, _ADVICE))
+        if columns and column not in columns:
+            raise ValueError(_missing_column(str(file), column, columns, _ADVICE))

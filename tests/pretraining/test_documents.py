@@ -9,8 +9,6 @@ from datasets import Dataset, DatasetDict
 
 from modeling_condenser.collection import text_files
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.files.settings import parse_settings
-from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.data import BlockBuilder, build_blocks
 from modeling_condenser.pretraining.documents import Source, load_documents
 
@@ -114,13 +112,6 @@ def test_a_path_that_exists_is_no_pattern_and_no_hub_name(name, tmp_path, monkey
     assert read(name) == TEXTS[:1]
 
 
-def test_a_number_is_no_name_of_a_corpus():
-    with pytest.raises(ValueError, match="path is 202405, of type int; expected str"):
-        load_documents(202405)
-    with pytest.raises(ValueError, match="corpus is 202405, of type int; expected str"):
-        parse_settings({"encoder": "starter", "corpus": 202405}, PretrainingRecipe)
-
-
 def test_files_are_stored_once_until_they_change(tmp_path):
     file = write(tmp_path / "c.txt", TEXTS)
     first, second = load_documents(str(file)), load_documents(str(file))
@@ -174,13 +165,6 @@ def test_a_broken_file_is_named(tmp_path):
     file.write_text('{"text": ["a.", "b."]}\n')
     with pytest.raises(ValueError, match=r"c.jsonl, row 1, holds \['a.', 'b.'\], expected one"):
         read(str(file))
-
-
-def test_an_empty_corpus_and_documents_of_no_rows_are_refused():
-    with pytest.raises(ValueError, match="corpus is an empty list"):
-        load_documents([])
-    with pytest.raises(ValueError, match="join_rows is 0, expected at least 1"):
-        Source("health", join_rows=0)
 
 
 @pytest.mark.parametrize("name", ["owner/name", "wikitext"])
