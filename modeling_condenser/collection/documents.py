@@ -92,7 +92,7 @@ def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[
 
 @dataclass(frozen=True)
 class DocumentReader:
-    """Reads the documents of files; a file that cannot be read is logged and left out.
+    """Reads the documents of files; those that cannot be read are left out, with a warning.
 
     A file of text is one document, and a table has one in each row.
 
@@ -114,8 +114,12 @@ class DocumentReader:
     def read(self, files: Mapping[str, Path]) -> Iterator[Document]:
         """Read the documents of files, see `find_files`."""
         for name, path in bar(files.items(), "read", unit="file"):
+            ending = plain_ending(path)
+            if ending not in (*TABLE_ENDINGS, *DOCUMENT_ENDINGS):
+                self.unread[name] = f"files of the kind {ending or '(no ending)'} are not read"
+                continue
             try:
-                if plain_ending(path) in TABLE_ENDINGS:
+                if ending in TABLE_ENDINGS:
                     yield from self._read_table(name, path)
                 else:
                     title, sections = _read_sections(path, self.encoding)
@@ -166,11 +170,9 @@ def _read_sections(file: Path, encoding: str | None) -> tuple[str, Sequence[Sect
 
     Raises:
         ImportError: MarkItDown is needed and not installed.
-        ValueError: the file is of an unknown kind, cannot be read, or has no text.
+        ValueError: the file cannot be read or has no text.
     """
     ending, title = plain_ending(file), ""
-    if ending not in DOCUMENT_ENDINGS:
-        raise ValueError(f"files of the kind {ending or 'without an ending'} are not read.")
     text = _convert(file, ending) if ending in _CONVERTED else decode_file(file, encoding)[0]
     if ending in _HTML:
         title, text = html_to_markdown(text)

@@ -31,6 +31,7 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
     ".zst": lambda path: pa.input_stream(str(path), compression="zstd"),
 }
 _UTF8 = "utf-8-sig"
+_JSON = json.JSONDecoder(parse_constant=lambda name: None)  # NaN and Infinity
 _JSON_CHUNK = 1 << 22  # characters
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character beyond U+FFFF, or both halves
 _PARQUET_ROWS = 256  # in memory
@@ -157,17 +158,12 @@ def join_halves(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _no_number(name: str) -> None:
-    """Read NaN and Infinity as null."""
-
-
 def _read_array(path: Path) -> Iterator[tuple[str, Any]]:
     """Read the items of a JSON array one by one: DPR's file for Natural Questions has 8 GB.
 
     Yields:
         The text of an item, and its value.
     """
-    decoder = json.JSONDecoder(parse_constant=_no_number)
     separators = re.compile(r"[,\s]*")
     with _open_text(path) as stream:
         text = stream.read(_JSON_CHUNK).lstrip()
@@ -175,7 +171,7 @@ def _read_array(path: Path) -> Iterator[tuple[str, Any]]:
         while True:
             place = separators.match(text, place).end()  # type: ignore[union-attr]
             try:
-                item, end = decoder.raw_decode(text, place)
+                item, end = _JSON.raw_decode(text, place)
                 yield text[place:end], item
                 place = end
             except json.JSONDecodeError as error:
@@ -190,7 +186,7 @@ def _read_array(path: Path) -> Iterator[tuple[str, Any]]:
 def _read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     for number, line in read_lines(path):
         try:
-            yield line, json.loads(line, parse_constant=_no_number)
+            yield line, _JSON.decode(line)
         except ValueError as error:
             raise ValueError(f"{path}:{number}: {line!r:.80} is not JSON ({error}).") from None
 
