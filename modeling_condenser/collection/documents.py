@@ -134,6 +134,8 @@ class DocumentReader:
         columns: set[str] = set()
         for number, row in enumerate(read_any_rows(path, self.encoding), start=1):
             columns.update(row)
+            if columns.isdisjoint(self.text_columns):
+                continue
             text, title = _first(row, self.text_columns), _first(row, titles)
             row_id = _first(row, ids) or str(number)
             yield Document(f"{name}#{row_id}", name, title, [((), text)] if text else [])
@@ -176,7 +178,7 @@ def _read_sections(file: Path, encoding: str | None) -> tuple[str, Sequence[Sect
     text = _convert(file, ending) if ending in _CONVERTED else decode_file(file, encoding)[0]
     if ending in _HTML:
         title, text = html_to_markdown(text)
-    text = join_halves(text.replace("\xad", "").replace("&shy;", ""))
+    text = join_halves(text.replace("\xad", ""))
     sections: Sequence[Section] = [((), text.strip())]
     if ending not in (".txt", ".rst", ".pdf"):
         title, sections = split_markdown(text, title)
@@ -220,7 +222,7 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
         names.insert(0, "utf-16")
     names.insert(len(names) if data.isascii() else 0, "utf-8-sig")
     for name in filter(None, names):
-        with suppress(UnicodeDecodeError):
+        with suppress(UnicodeDecodeError, LookupError):
             if "\0" not in (text := data.decode(name)):
                 return _with_line_feeds(text), name
     found = None
@@ -233,10 +235,13 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
 
 
 def _stated_encoding(data: bytes) -> str | None:
-    """Return the encoding that HTML states, by the WHATWG's labels: iso-8859-1 is cp1252."""
+    """Return the encoding that HTML states, by the WHATWG's labels: iso-8859-1 is cp1252.
+
+    A statement that can be read is not in UTF-16, whatever it states.
+    """
     stated = _STATED_ENCODING.search(data, 0, 1024)
     found = webencodings.lookup(stated[1].decode()) if stated else None
-    return found.codec_info.name if found else None
+    return found.codec_info.name if found and not found.name.startswith("utf-16") else None
 
 
 def _with_line_feeds(text: str) -> str:

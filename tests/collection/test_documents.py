@@ -169,6 +169,8 @@ STATED = "<meta charset={}><p>{}"
         ("a.html", STATED.format("x-sjis", "日本語"), "cp932"),
         ("a.html", STATED.format('"big5"', "中文"), "big5"),
         ("a.html", STATED.format("no-such-name", GERMAN), "cp1252"),
+        ("a.html", STATED.format("x-user-defined", GERMAN), "cp1252"),
+        ("a.html", STATED.format("unicode", "even"), "ascii"),
     ],
 )
 def test_text_of_any_encoding_is_decoded(name, text, encoding, tmp_path):
@@ -195,7 +197,6 @@ def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
         "in/b.jsonl#17": ("", [((), "5")]),
         "in/c.parquet#1": ("", [((), "P")]),
         "in/c.parquet#2": ("", []),
-        "in/d.csv#1": ("", []),
         "in/f.jsonl#1": ("", [((), "first")]),
         "in/g.tsv#1": ("t", [((), '"3 long')]),
     }
