@@ -265,17 +265,16 @@ def collect(line: "CommandLine") -> None:
     condenser collect my-files my-collection
     condenser collect wiki handbook faq.csv my-collection --labels pairs.csv --model my-encoder
 
-    Reads .txt, .md, .html, .pdf, .docx, .csv, .tsv, .jsonl, .json and .parquet files.
+    Reads .txt, .md, .html, .pdf, .docx, .pptx, .epub, .csv, .tsv, .jsonl, .json and .parquet files.
     """
-    from modeling_condenser.collection.collect import collect as stage
+    from modeling_condenser.collection import collect as stage
 
-    done = line.call(stage)
-    has_queries = done.counts["labels"] > 0
+    done = stage.collect(**line.read(stage.CollectRecipe, plain=("sources", "out")))
     print(f"{done}\ncollection: {done.folder}")
-    if has_queries:
+    if done.questions:
         # Few labels may all be in one split, and evaluations read `test`.
-        [(largest, _)] = done.notes["labels"].most_common(1)
-        where = () if done.notes["labels"]["test"] else ("--split", largest)
+        largest = max(done.questions, key=done.questions.__getitem__)
+        where = () if done.questions["test"] else ("--split", largest)
         _print_next("evaluate", "bm25", done.folder, *where)
     else:
         _print_next("search", "bm25", done.folder, "QUESTION", yours="QUESTION")

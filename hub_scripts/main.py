@@ -47,7 +47,7 @@ def main(words: list[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("modeling_condenser").setLevel(logging.INFO)
     logging.getLogger("huggingface_hub").propagate = False  # it has a handler of its own
-    logging.getLogger("pypdf").setLevel(logging.ERROR)  # its warnings do not name the file
+    logging.getLogger("pdfminer").setLevel(logging.ERROR)  # its warnings do not name the file
     # Blocks are built in several processes, each of which tokenizes with one thread.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if words is None and not sys.stderr.isatty():

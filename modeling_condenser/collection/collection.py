@@ -25,6 +25,7 @@ Judgement = tuple[str, str, Any]
 """Query id, passage id, grade; 1.0 and "1" are the grade 1."""
 
 _BATCH_ROWS = 8192  # part of the fingerprint's definition
+_fingerprints: dict[str, str] = {}  # fingerprint of `datasets` -> that of `fingerprint_passages`
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,17 @@ def _find_absent(passages: Dataset, qrels: Qrels) -> frozenset[str]:
 def fingerprint_passages(passages: Dataset) -> str:
     """Return the SHA-256 of the ids, titles and texts of passages, in their order.
 
-    It covers, for each 8,192 rows and each column, the lengths in bytes (int64, little-endian)
-    and then the texts (UTF-8), concatenated.
+    A data set is read once; later calls take the result of the first.
     """
+    key = passages._fingerprint
+    if key not in _fingerprints:
+        _fingerprints[key] = _hash_passages(passages)
+    return _fingerprints[key]
+
+
+def _hash_passages(passages: Dataset) -> str:
+    """Hash, for each 8,192 rows and each column, the lengths in bytes (int64, little-endian), and
+    then the texts (UTF-8)."""
     digest = hashlib.sha256(b"condenser passages 1")
     table = passages.select_columns(list(COLUMNS)).with_format("arrow")
     for batch in table.iter(batch_size=_BATCH_ROWS):

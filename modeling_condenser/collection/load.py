@@ -1,6 +1,7 @@
 """Loads a collection from a folder in a known layout, or from the Hub (in BEIR's layout)."""
 
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,6 @@ from datasets import Dataset
 
 from modeling_condenser.files.models import fetch, split_revision
 from modeling_condenser.files.settings import refuse_ambiguous
-from modeling_condenser.publishing.provenance import hub_name
 
 from . import beir, dpr, msmarco
 from .collection import Collection, build_collection, keep_queries
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 HEALTH = "health"
 """Name of the collection that comes with the package."""
 
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@.+)?")  # owner/name@revision
 _LAYOUTS = (beir, dpr, msmarco)
 _BEIR_PATTERNS = (beir.CARD_FILE, "corpus.jsonl*", "queries.jsonl*", "qrels/*")
 
@@ -54,27 +55,20 @@ def load_reported(source: str | Path, *, split: str) -> Collection:
     A query is the same if its id or its text is. Only BEIR's layout has all splits in one place.
     """
     loaded, (layout, folder, beside) = load_collection(source, split=split), _find(source)
-    if layout is not beir:
-        return loaded
+    others = set(beir.find_judgements(folder, **beside)) if layout is beir else set()
     shared = {}
-    for other in beir.find_judgements(folder, **beside):
-        if other in (split, beir.SAME_SPLITS.get(split)):
-            continue
-        try:
-            questions, judgements = beir.read_split(folder, other, **beside)
-        except ValueError as error:
-            logger.info("%s is not compared with %s: %s", split, other, error)
-            continue
-        judged = {query_id for query_id, _, _ in judgements or ()}
-        texts = {query_id: str(text) for query_id, text, _ in questions if query_id in judged}
-        if same := _find_shared(loaded.queries, texts):
-            shared[other] = len(same)
+    for other in sorted(others - {split, beir.SAME_SPLITS.get(split)}):
+        with suppress(ValueError):  # it cannot be read
+            queries = load_collection(source, split=other).queries
+            shared[other] = len(_find_shared(loaded.queries, queries))
+    for other, n_shared in shared.items():
+        if n_shared:
             logger.warning(
                 "%d of the %d queries of %s are also in %s: results are too good if the system was"
                 " trained or chosen on these.",
-                *(len(same), len(loaded.queries), split, other),
+                *(n_shared, len(loaded.queries), split, other),
             )
-    return replace(loaded, shared=shared)
+    return replace(loaded, shared={name: n for name, n in shared.items() if n})
 
 
 def _find_shared(queries: Mapping[str, str], others: Mapping[str, str]) -> set[str]:
@@ -131,7 +125,7 @@ def name_collection(source: str | Path) -> str:
 
 
 def _is_on_hub(source: str | Path) -> bool:
-    return not Path(source).exists() and hub_name(str(source)) is not None
+    return not Path(source).exists() and _HUB_NAME.fullmatch(str(source)) is not None
 
 
 def _find(source: str | Path) -> tuple[ModuleType, Path, dict[str, Path]]:

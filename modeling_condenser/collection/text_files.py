@@ -1,7 +1,8 @@
 """Reads lines, tables and JSON, plain or compressed (.gz, .bz2, .xz, .zst), and parquet.
 
-Values are not converted: a library that guesses types would change the text "None" or the id
-"2020-01-01". Only a line feed ends a line, because a passage may contain separators such as U+2028.
+Values stay as they are written; `load_dataset` makes 7 of the id "007", null of the text "None" and
+a time of the id "2020-01-01", and refuses files whose columns differ. Only a line feed ends a line,
+because a passage may contain separators such as U+2028.
 """
 
 import bz2
@@ -10,25 +11,18 @@ import glob
 import gzip
 import io
 import json
-import logging
 import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import chain
-from operator import itemgetter
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from charset_normalizer import from_bytes, is_binary
-from charset_normalizer.utils import any_specified_encoding
 from datasets import Dataset, load_dataset
 from datasets.exceptions import DatasetsError
-
-logger = logging.getLogger(__name__)
 
 _OPENERS: dict[str, Callable[[Path], Any]] = {
     ".gz": gzip.open,
@@ -36,25 +30,11 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
     ".xz": lzma.open,
     ".zst": lambda path: pa.input_stream(str(path), compression="zstd"),
 }
+_UTF8 = "utf-8-sig"
+_JSON = json.JSONDecoder(parse_constant=lambda name: None)  # NaN and Infinity
 _JSON_CHUNK = 1 << 22  # characters
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character beyond U+FFFF, or both halves
 _PARQUET_ROWS = 256  # in memory
-_LONGEST_ROW = 1 << 20  # characters of a row that spans lines
-_QUOTED = r'"(?:[^"]|"")*+"'
-_QUOTED_ROW = re.compile(rf"{_QUOTED}(\t{_QUOTED})+")
-_ROW = re.compile(rf'({_QUOTED}|[^"\t]*)(\t({_QUOTED}|[^"\t]*))*')
-# Among all encodings, Western European text is often mistaken for cp1250 and Big5 for Johab.
-_USUAL_ENCODINGS = (
-    "utf_8 utf_16 utf_16_le utf_16_be utf_32 cp1252 gb18030 big5 cp932 euc_jp euc_kr cp1251 koi8_r "
-    "cp1253 cp1254 cp1255 cp1256 cp874"
-).split()
-_TABLE_STYLES: tuple[dict[str, Any], ...] = (
-    {"strict": True},
-    {"strict": True, "skipinitialspace": True},
-    {"strict": True, "escapechar": "\\", "doublequote": False},
-    {"quoting": csv.QUOTE_NONE},
-    {},
-)
 _STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
 
 
@@ -96,7 +76,8 @@ def match_paths(name: str | Path) -> list[Path]:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, which may be compressed; damaged content is a ValueError that names the file."""
     try:
         with _OPENERS.get(path.suffix.lower(), lambda path: path.open("rb"))(path) as file:
             yield file
@@ -109,73 +90,9 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _open_text(path: Path, newline: str = "\n") -> Iterator[IO[str]]:
-    with _open(path) as file:
-        yield io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
-
-
-def decode_file(path: Path, encoding: str | None = None) -> tuple[str, str]:
-    """Read a text of any encoding: its text, with line feeds, and the name of the encoding.
-
-    It is UTF-8, or `encoding`, or what the text states (HTML, XML), or what charset-normalizer
-    finds. A ValueError is raised if there is no such encoding.
-    """
-    with _open(path) as file:
-        data = file.read()
-    for name in filter(None, ("utf-8-sig", encoding or any_specified_encoding(data))):
-        with suppress(UnicodeDecodeError):
-            if "\0" not in (text := data.decode(name)):
-                return _with_line_feeds(text), name.removesuffix("-sig")
-    found = None
-    if not is_binary(data):
-        found = from_bytes(data, cp_isolation=_USUAL_ENCODINGS).best() or from_bytes(data).best()
-    if found is None:
-        raise ValueError(f"{path} is not text of a known encoding.")
-    return _with_line_feeds(str(found)), found.encoding
-
-
-def _with_line_feeds(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def parse_table(text: str) -> tuple[list[dict[str, str]], int]:
-    """Parse a table with a header, whichever of , ; | or tab separates it, however it is quoted.
-
-    Returns:
-        The rows, of which short ones lack the last columns; and the number of those left out,
-        because they have more fields than the header.
-    """
-    csv.field_size_limit(2**31 - 1)
-    delimiter = max("\t,;|", key=text.lstrip("\n").partition("\n")[0].count)
-    readings = []
-    for style in _TABLE_STYLES:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, **style)
-        try:
-            rows = [row for row in reader if any(row)]
-        except csv.Error:
-            continue
-        n_ragged = sum(len(row) != len(rows[0]) for row in rows)
-        readings.append((n_ragged, rows))
-        if not n_ragged:
-            break
-    _, rows = min(readings, key=itemgetter(0))
-    columns, rows = (rows[0], rows[1:]) if rows else ([], [])
-    fitting = [dict(zip(columns, row, strict=False)) for row in rows if len(row) <= len(columns)]
-    return fitting, len(rows) - len(fitting)
-
-
-def read_any_rows(
-    file: Path, encoding: str | None = None
-) -> tuple[Iterable[dict[str, Any]], int, str]:
-    """Read a table with a header whoever wrote it, or JSON or parquet as `read_rows` does.
-
-    Returns:
-        The rows, the number of rows that were left out (`parse_table`), and the encoding.
-    """
-    if plain_ending(file) not in (".csv", ".tsv"):
-        return read_rows(file), 0, "utf-8"
-    text, found = decode_file(file, encoding)
-    return *parse_table(text), found
+def _open_text(path: Path, *, newline: str = "\n", encoding: str = _UTF8) -> Iterator[IO[str]]:
+    with open_bytes(path) as file:
+        yield io.TextIOWrapper(file, encoding=encoding, newline=newline)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -191,22 +108,21 @@ def read_table(
     columns: Sequence[str] | None = None,
     *,
     delimiter: str = "\t",
-    quoted: bool | None = False,
+    quoted: bool = False,
+    encoding: str = _UTF8,
 ) -> Iterator[dict[str, str]]:
     """Read the rows of a table whose columns are named here or in the first line.
 
-    If `quoted` is true, fields are quoted as by the csv module; if it is false, quotes are text. If
-    it is None, the first row decides that only one of these explains.
+    Fields are quoted as by the csv module, or quotes are text.
     """
     csv.field_size_limit(2**31 - 1)
-    if quoted is None:
-        quoted = _is_quoted(path)
-    with _open_text(path, newline="" if quoted else "\n") as stream:
+    with _open_text(path, newline="" if quoted else "\n", encoding=encoding) as stream:
         split_lines = (line.rstrip("\r\n").split(delimiter) for line in stream)
         rows = csv.reader(stream, delimiter=delimiter) if quoted else split_lines
         for number, fields in enumerate(filter(any, rows), start=1):
             if columns is None:
-                columns = fields
+                columns = [field.strip() for field in fields]
+                _refuse_repeated(path, columns)
             elif len(fields) == len(columns):
                 yield dict(zip(columns, fields, strict=True))
             else:
@@ -216,46 +132,25 @@ def read_table(
                 )
 
 
-def _is_quoted(path: Path) -> bool:
-    """Whether the fields of a table with tabs are quoted as the csv module and pandas do."""
-    row, is_open, n_tabs = "", False, None
-    with _open_text(path) as stream:
-        for line in stream:
-            row += line
-            n_tabs = line.count("\t") if n_tabs is None else n_tabs
-            is_open ^= line.count('"') % 2 == 1
-            if is_open and len(row) < _LONGEST_ROW:
-                continue  # a quoted field may span lines
-            if '"' in row:
-                row = row.rstrip("\r\n")
-                if not _ROW.fullmatch(row):
-                    return False
-                is_ragged = row.count("\t") != n_tabs * (1 + row.count("\n"))
-                if '""' in row or is_ragged or _QUOTED_ROW.fullmatch(row):
-                    return True
-            row, is_open = "", False
-    return False
+def _refuse_repeated(path: Path, columns: Sequence[str]) -> None:
+    if repeated := sorted({name for name in columns if columns.count(name) > 1}):
+        raise ValueError(f"{path} has several columns {repeated[0]!r}: rename all but one.")
 
 
 def read_json(path: Path) -> Iterator[dict[str, Any]]:
     """Read the objects of a file of lines, or of one array.
 
-    A lone surrogate (half of a character, as in \\ud83d) becomes U+FFFD, with a warning.
+    NaN, which is not JSON, becomes null; half of a character (as in \\ud83d) becomes U+FFFD.
     """
     with _open_text(path) as stream:
         is_array = stream.read(_JSON_CHUNK).lstrip().startswith("[")
-    n_replaced = 0
     items = _read_array(path) if is_array else _read_json_lines(path)
     for number, (text, value) in enumerate(items, 1):
         if not isinstance(value, dict):
             raise ValueError(f"{path}: item {number}, {value!r:.80}, is not a JSON object.")
         if _SURROGATE.search(text):
-            whole = json.loads(join_halves(json.dumps(value, ensure_ascii=False)))
-            n_replaced += whole != value
-            value = whole
+            value = json.loads(join_halves(json.dumps(value, ensure_ascii=False)))
         yield value
-    if n_replaced:
-        logger.warning("%s: replaced halves of characters in %d items by U+FFFD", path, n_replaced)
 
 
 def join_halves(text: str) -> str:
@@ -269,14 +164,14 @@ def _read_array(path: Path) -> Iterator[tuple[str, Any]]:
     Yields:
         The text of an item, and its value.
     """
-    decoder, separators = json.JSONDecoder(), re.compile(r"[,\s]*")
+    separators = re.compile(r"[,\s]*")
     with _open_text(path) as stream:
         text = stream.read(_JSON_CHUNK).lstrip()
         place = 1
         while True:
             place = separators.match(text, place).end()  # type: ignore[union-attr]
             try:
-                item, end = decoder.raw_decode(text, place)
+                item, end = _JSON.raw_decode(text, place)
                 yield text[place:end], item
                 place = end
             except json.JSONDecodeError as error:
@@ -291,9 +186,76 @@ def _read_array(path: Path) -> Iterator[tuple[str, Any]]:
 def _read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     for number, line in read_lines(path):
         try:
-            yield line, json.loads(line)
+            yield line, _JSON.decode(line)
         except ValueError as error:
             raise ValueError(f"{path}:{number}: {line!r:.80} is not JSON ({error}).") from None
+
+
+def _read_parquet(path: Path, needed: str | None) -> Iterator[dict[str, Any]]:
+    try:
+        table = pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a parquet file ({error}).") from None
+    names = table.schema_arrow.names
+    _refuse_repeated(path, names)
+    columns = [needed] if needed in names else None
+    for batch in table.iter_batches(batch_size=_PARQUET_ROWS, columns=columns):
+        yield from batch.to_pylist()
+
+
+def _read_csv(path: Path, columns: Sequence[str] | None, encoding: str) -> Iterator[dict[str, str]]:
+    """Read a table with the separator that the first line has most often.
+
+    A file of the STS benchmark (Cer et al. 2017) has tabs and no header, and quotes are text.
+    """
+    with _open_text(path, encoding=encoding) as stream:
+        first = stream.readline()
+    if columns is None and first.count("\t") >= len(_STSB_COLUMNS) - 1:
+        for _, line in read_lines(path):
+            yield dict(zip(_STSB_COLUMNS, line.split("\t"), strict=False))
+        return
+    delimiter = max(",;\t|", key=first.count)
+    yield from read_table(path, columns, delimiter=delimiter, quoted=True, encoding=encoding)
+
+
+def _read_text_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Read each line, also an empty one, as the column `text` of a row."""
+    with _open_text(path) as file:
+        for line in file:
+            yield {"text": line.removesuffix("\n").removesuffix("\r")}
+
+
+def read_rows(
+    file: Path,
+    columns: Sequence[str] | None = None,
+    *,
+    needed: str | None = None,
+    encoding: str = _UTF8,
+) -> Iterable[dict[str, Any]]:
+    """Read the rows of a file one by one: .jsonl, .json, .tsv, .csv, .txt or .parquet.
+
+    All but parquet may be compressed. Quotes are text in .tsv files.
+
+    Args:
+        file: its ending says what it holds.
+        columns: names of the columns of a table without a header.
+        needed: the only column that the caller uses; others may be missing from the rows.
+        encoding: of .csv and .tsv files.
+    """
+    match plain_ending(file):
+        case ".txt":
+            return _read_text_rows(file)
+        case ".tsv":
+            return read_table(file, columns, encoding=encoding)
+        case ".csv":
+            return _read_csv(file, columns, encoding)
+        case ".json" | ".jsonl":
+            return read_json(file)
+        case ".parquet":
+            return _read_parquet(file, needed)
+    raise ValueError(
+        f"{file}: expected a file of type .jsonl, .json, .tsv, .csv, .txt or .parquet."
+    )
 
 
 def load_hub_rows(
@@ -307,49 +269,3 @@ def load_hub_rows(
             f"There is no file or folder {name!r}, and the Hub data set of that name could not be "
             f"loaded: {error.__cause__ or error}"
         ) from error
-
-
-def _read_text_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Read each line, also an empty one, as the column `text` of a row."""
-    with _open_text(path) as file:
-        for line in file:
-            yield {"text": line.removesuffix("\n").removesuffix("\r")}
-
-
-def read_rows(
-    file: Path, columns: Sequence[str] | None = None, *, needed: str | None = None
-) -> Iterable[dict[str, Any]]:
-    """Read the rows of a file one by one: .jsonl, .json, .tsv, .csv, .txt or .parquet.
-
-    All but parquet may be compressed. A .csv file of the STS benchmark (Cer et al. 2017) is
-    recognised: it has tabs and no header, and quotes are text.
-
-    Args:
-        file: its ending says what it holds.
-        columns: names of the columns of a table without a header.
-        needed: the only column that the caller uses; others may be missing from the rows.
-    """
-    match plain_ending(file):
-        case ".txt":
-            return _read_text_rows(file)
-        case ".tsv":
-            return read_table(file, columns, quoted=None)
-        case ".csv":
-            _, first = next(read_lines(file), (1, ""))
-            if first.count("\t") < len(_STSB_COLUMNS) - 1:
-                return read_table(file, columns, delimiter=",", quoted=True)
-            lines = (line.split("\t") for _, line in read_lines(file))
-            return (dict(zip(_STSB_COLUMNS, fields, strict=False)) for fields in lines)
-        case ".json" | ".jsonl":
-            return read_json(file)
-        case ".parquet":
-            try:
-                table = pq.ParquetFile(file)
-            except pa.ArrowInvalid as error:
-                raise ValueError(f"{file} is not a parquet file ({error}).") from None
-            names = [needed] if needed in table.schema_arrow.names else None
-            batches = table.iter_batches(batch_size=_PARQUET_ROWS, columns=names)
-            return chain.from_iterable(batch.to_pylist() for batch in batches)
-    raise ValueError(
-        f"{file}: expected a file of type .jsonl, .json, .tsv, .csv, .txt or .parquet."
-    )

@@ -1,8 +1,7 @@
 """Read documents: rows of Hub data sets or local files, as a data set with the column `text`."""
 
-import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,10 +12,11 @@ from datasets.config import DATASET_STATE_JSON_FILENAME, DATASETDICT_JSON_FILENA
 from datasets.fingerprint import Hasher
 
 from modeling_condenser.collection.beir import CORPUS_FILE
-from modeling_condenser.collection.document_files import (
+from modeling_condenser.collection.documents import (
+    DOCUMENT_ENDINGS,
+    TABLE_ENDINGS,
     TEXT_COLUMNS,
-    Collected,
-    FileReader,
+    DocumentReader,
     find_files,
 )
 from modeling_condenser.collection.load import resolve_collection_name
@@ -25,21 +25,15 @@ from modeling_condenser.collection.text_files import (
     find_file,
     load_hub_rows,
     match_paths,
+    plain_ending,
     read_rows,
 )
 from modeling_condenser.files.settings import check_least, parse_settings
 
-logger = logging.getLogger(__name__)
-
-_FILE = re.compile(
-    r"\.(txt|jsonl?|csv|parquet|md|markdown|html?|pdf|docx)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE
-)
-_README = re.compile(r"readme(\.\w+)?", re.IGNORECASE)
-_KINDS_OF_ROWS = {"json", "csv", "parquet"}
+_ENDINGS = (*TABLE_ENDINGS, *DOCUMENT_ENDINGS)
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
 _STORED = 256  # documents that are stored together
-_Text = dict[str, str | None]
 _ADVICE = "Name the column of the text, as in corpus: {path: FILE, text_column: NAME}."
 
 
@@ -49,11 +43,11 @@ class Source:
 
     Attributes:
         path: Hub data set name; a local file or glob pattern of .txt (a document a line), .jsonl,
-            .json, .csv or .parquet files, perhaps compressed (.gz, .bz2, .xz, .zst); a folder; the
-            folder of `save_to_disk`; or a collection (a BEIR folder or "health"), for its passages.
-            A folder of .txt files, files of several kinds, and .md, .html, .pdf and .docx files are
-            read as by `condenser collect`: a document a file, or a row of a table; the README of a
-            folder is not read. What exists comes before a pattern or a Hub name.
+            .json, .csv, .tsv or .parquet files, perhaps compressed (.gz, .bz2, .xz, .zst); a
+            folder; the folder of `save_to_disk`; or a collection (a BEIR folder or "health"), for
+            its passages. A folder of .txt files, files of several kinds, and .md, .html, .pdf and
+            .docx files are read as by `condenser collect`: a document a file, or a row of a table;
+            the README of a folder is not read. What exists comes before a pattern or a Hub name.
         name, split, revision: configuration, split, and branch, tag or commit of a Hub data set;
             the split is also that of a saved `DatasetDict`.
         text_column: column that holds the text; others are not read.
@@ -73,11 +67,7 @@ class Source:
 
 
 def read_sources(corpus: Any) -> list[Source]:
-    """The parts of a corpus as a recipe names it: a path, fields of `Source`, or a list of them.
-
-    Raises:
-        ValueError: a field is wrong, or a name is not text, such as 2024 without quotes in YAML.
-    """
+    """Return the parts of a corpus: a path, a mapping of fields of `Source`, or a list of them."""
     if isinstance(corpus, list):
         return [source for part in corpus for source in read_sources(part)]
     if isinstance(corpus, Source):
@@ -86,18 +76,16 @@ def read_sources(corpus: Any) -> list[Source]:
 
 
 def load_documents(corpus: Any) -> Dataset:
-    """Open a corpus (see `read_sources`) as a data set with the one column `text`.
-
-    Its parts follow each other.
+    """Open a corpus (see `read_sources`), part after part, as a data set with the column `text`.
 
     Raises:
         FileNotFoundError: a local file does not exist.
-        ValueError: a field of a source is wrong, or files cannot be read, are of several kinds, or
-            have no text column.
+        ValueError: a field of a source is wrong, or files cannot be read or have no text column.
     """
-    parts = []
-    if not (sources := read_sources(corpus)):
+    sources = read_sources(corpus)
+    if not sources:
         raise ValueError("corpus is an empty list: name at least one file, folder or data set.")
+    parts = []
     for source in sources:
         rows, n_joined = _load_texts(source), source.join_rows
         if n_joined > 1:
@@ -118,12 +106,12 @@ def select_text(rows: Dataset, column: str, *, name: str, advice: str) -> Datase
         ValueError: there is no such column, or it holds neither text nor numbers. The message has
             the name of the data set, and advice.
     """
-    features = rows.features
-    if column not in features:
-        raise ValueError(_missing_column(name, column, features, advice))
-    if not isinstance(features[column], Value):
+    if column not in rows.features:
+        raise ValueError(_missing_column(name, column, rows.features, advice))
+    if not isinstance(rows.features[column], Value):
         raise ValueError(
-            f"The column {column!r} of {name} holds {features[column]}, expected one string a row."
+            f"The column {column!r} of {name} holds {rows.features[column]}, expected one string a "
+            "row."
         )
     rows = rows.select_columns([column])
     if column != "text":
@@ -134,7 +122,7 @@ def select_text(rows: Dataset, column: str, *, name: str, advice: str) -> Datase
 
 
 def cache_file(rows: Dataset, use: str) -> str | None:
-    """Where in the cache of `datasets` to store what is made of rows; None for rows in memory.
+    """Return where in the cache of `datasets` to store what is made of rows; None for memory.
 
     By default it would be beside the files of the rows. Those of `save_to_disk` are a user's, whose
     folder may be read-only.
@@ -155,76 +143,70 @@ def _missing_column(name: str, column: str, columns: Iterable[str], advice: str)
 def _load_texts(source: Source) -> Dataset:
     folder = Path(resolve_collection_name(source.path))
     path = find_file(folder, CORPUS_FILE) or folder
-    if not path.exists() and _HUB_NAME.fullmatch(source.path) and not _FILE.search(source.path):
+    is_file_name = plain_ending(path) in _ENDINGS
+    if not path.exists() and _HUB_NAME.fullmatch(source.path) and not is_file_name:
         rows = load_hub_rows(source.path, source.name, split=source.split, revision=source.revision)
     elif (path / DATASET_STATE_JSON_FILENAME).is_file():
         rows = load_from_disk(str(path))
     elif (path / DATASETDICT_JSON_FILENAME).is_file():
         rows = load_from_disk(str(path / source.split))
     else:
-        files, read = _find_files(path, source)
+        files = _find_files(path, source)
+        endings = {plain_ending(file) for file in files}
+        is_of_lines = endings == {".txt"} and not path.is_dir()
+        is_rows = is_of_lines or (len(endings) == 1 and endings <= {*TABLE_ENDINGS})
+        read = _read_rows if is_rows else _read_documents
         identity = [read.__name__, source.text_column, *file_states(files)]
-        read_files = partial(read, files, source.text_column)
-        return store_rows(read_files, _FEATURES, identity=identity, batch_rows=_STORED)
+        make_rows = partial(read, files, source.text_column)
+        return store_rows(make_rows, _FEATURES, identity=identity, batch_rows=_STORED)
     return select_text(rows, source.text_column, name=source.path, advice=_ADVICE)
 
 
-def _find_files(path: Path, source: Source) -> tuple[list[Path], Callable[..., Iterator[_Text]]]:
-    """The files of text at a path, in a folder or of a pattern, and the function that reads them.
+def _find_files(path: Path, source: Source) -> list[Path]:
+    """Find the files at a path, in a folder or of a pattern.
 
     Empty and hidden files are left out, and of a folder the README, which describes data.
     """
     found = find_files([str(path)]).values() if path.is_dir() else match_paths(path)
-    kinds: dict[str, list[Path]] = {}
-    for file in found:
-        match = _FILE.search(file.name)
-        is_about = path.is_dir() and _README.fullmatch(file.name)
-        if match and not is_about and file.is_file() and file.stat().st_size > 0:
-            kinds.setdefault(match[1].lower().removesuffix("l"), []).append(file)
-    if not kinds:
+    files = [
+        file
+        for file in found
+        if plain_ending(file) in _ENDINGS and file.is_file() and file.stat().st_size > 0
+    ]
+    if path.is_dir():
+        files = [file for file in files if file.stem.lower() != "readme"]
+    if not files:
         raise FileNotFoundError(
             f"There are no documents at {source.path}. A corpus is a Hub data set name "
-            "(owner/name), or a local file, folder or pattern of .txt, .jsonl, .json, .csv or "
-            ".parquet files, or of .md, .html, .pdf or .docx files."
+            f"(owner/name), or a local file, folder or pattern of {', '.join(_ENDINGS)} files."
         )
-    has_lines = kinds.keys() == {"txt"} and not path.is_dir()
-    if kinds.keys() == {"txt"}:
-        logger.info(
-            "%s: each %s is a document. (A .txt file or a pattern, as in FOLDER/*.txt, has one in "
-            "each line, and a folder one in each file.)",
-            *(source.path, "line" if has_lines else "file"),
-        )
-    files = [file for own in kinds.values() for file in own]
-    is_rows = has_lines or (len(kinds) == 1 and kinds.keys() <= _KINDS_OF_ROWS)
-    return files, _read_texts if is_rows else _read_documents
+    return files
 
 
-def _read_documents(files: Sequence[Path], column: str) -> Iterator[_Text]:
+def _read_documents(files: Iterable[Path], column: str) -> Iterator[dict[str, str]]:
     """Read documents of every kind as `collect` does; what cannot be read is logged."""
-    done = Collected("")
     columns = TEXT_COLUMNS if column == "text" else [column]
-    for found in FileReader(done, columns).read({str(file): file for file in files}):
-        yield {"text": found.document.text}
-    done.warn()
+    for document in DocumentReader(columns).read({str(file): file for file in files}):
+        yield {"text": document.text}
 
 
-def _read_texts(files: Sequence[Path], column: str) -> Iterator[_Text]:
+def _read_rows(files: Iterable[Path], column: str) -> Iterator[dict[str, str | None]]:
     """Read one column, whatever the other columns are; a row without it has no text.
 
     Raises:
         ValueError: no row of a file has the column, or it holds neither text nor numbers.
     """
     for file in files:
-        row, n_rows, has_column = dict[str, Any](), 0, False
-        for row in read_rows(file, needed=column):
-            n_rows += 1
-            has_column |= column in row
+        columns = set[str]()
+        for number, row in enumerate(read_rows(file, needed=column), start=1):
+            columns.update(row)
             value = row.get(column)
             if not isinstance(value, str | int | float | None):
                 raise ValueError(
-                    f"The column {column!r} of {file}, row {n_rows}, holds {value!r:.60}, expected "
+                    f"The column {column!r} of {file}, row {number}, holds {value!r:.60}, expected "
                     "one string a row."
                 )
-            yield {"text": value if value is None else str(value)}
-        if n_rows and not has_column:
-            raise ValueError(_missing_column(str(file), column, row, _ADVICE))
+            is_null = value is None or value != value  # NaN is not itself
+            yield {"text": None if is_null else str(value)}
+        if columns and column not in columns:
+            raise ValueError(_missing_column(str(file), column, columns, _ADVICE))

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from datasets import Dataset, Features, Value, concatenate_datasets
 
+from modeling_condenser.collection import collection as module
 from modeling_condenser.collection.collection import (
     Collection,
     checksum_qrels,
@@ -77,6 +78,22 @@ def test_a_fingerprint_is_what_its_definition_says_whatever_the_pieces_and_types
     for same in (whole, concatenate_datasets(pieces), large, whole.select(order).select(order)):
         assert fingerprint_passages(same) == expected
     assert fingerprint_passages(whole.select(order)) != expected
+
+
+def test_a_data_set_is_read_once_for_its_fingerprint(monkeypatch):
+    hashed, hash_passages = [], module._hash_passages
+
+    def count(passages: Dataset) -> str:
+        hashed.append(passages["text"][0])
+        return hash_passages(passages)
+
+    monkeypatch.setattr(module, "_hash_passages", count)
+    one = {"_id": "once", "title": "", "text": "read"}
+    passages, other = Dataset.from_list([one]), Dataset.from_list([{**one, "text": "red"}])
+    for _ in range(3):
+        assert fingerprint_passages(passages) == naive_fingerprint([one])
+        assert fingerprint_passages(other) == naive_fingerprint([{**one, "text": "red"}])
+    assert hashed == ["read", "red"]
 
 
 def test_judgements_are_identified_whatever_their_order():

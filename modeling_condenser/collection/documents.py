@@ -1,0 +1,248 @@
+"""Reads files of every kind as documents, which have a title and sections of plain text.
+
+MarkItDown converts .docx, .pptx and .epub files to Markdown, and pdfminer.six reads .pdf files, if
+they are installed.
+"""
+
+import codecs
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import webencodings
+from charset_normalizer import from_bytes, is_binary
+
+from modeling_condenser.files.progress import bar
+
+from .markdown import Section, html_to_markdown, split_markdown
+from .text_files import join_halves, open_bytes, plain_ending, read_rows
+
+logger = logging.getLogger(__name__)
+
+TEXT_COLUMNS = ("text", "content", "body")
+TABLE_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+_HTML = (".html", ".htm")
+_CONVERTERS = {".docx": "DocxConverter", ".pptx": "PptxConverter", ".epub": "EpubConverter"}
+_CONVERTED = (".pdf", *_CONVERTERS)
+DOCUMENT_ENDINGS = (".txt", ".rst", ".md", ".markdown", *_HTML, *_CONVERTED)
+_STATED_ENCODING = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w:.-]+)""", re.IGNORECASE)
+# Among all encodings, Western European text is often mistaken for cp1250 and Big5 for Johab.
+_USUAL_ENCODINGS = (
+    "utf_8 utf_16_le utf_16_be utf_32 cp1252 gb18030 big5 cp932 euc_jp euc_kr cp1251 koi8_r "
+    "cp1253 cp1254 cp1255 cp1256 cp874"
+).split()
+_HYPHENATED = re.compile(r"(?<=\w)[-\xad]\n(?=[a-zß-ÿ])")  # a word that continues on the next line
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file or a row of a table.
+
+    Attributes:
+        name: of the file, to which that of a row adds its id.
+        file: its name, which begins with that of the folder.
+        title: empty if the document states none.
+        sections: with text.
+    """
+
+    name: str
+    file: str
+    title: str
+    sections: Sequence[Section]
+
+    @property
+    def text(self) -> str:
+        """The whole text, with title and headings as paragraphs."""
+        parts = [self.title]
+        for headings, text in self.sections:
+            parts += [*headings[-1:], text]
+        return "\n\n".join(filter(None, parts))
+
+
+def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[str, Path]:
+    """Find files, by a name that begins with that of their folder; hidden ones are left out.
+
+    Raises:
+        FileNotFoundError: a source does not exist.
+        ValueError: two files have the same name.
+    """
+    files: dict[str, Path] = {}
+    left_out = set(without)
+    for source in map(Path, sources):
+        if not source.exists():
+            raise FileNotFoundError(f"There is no file or folder {source}.")
+        root = source.resolve()
+        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            parts = path.relative_to(root).parts
+            is_hidden = any(part.startswith((".", "~$")) for part in parts)  # ~$: open in Word
+            if is_hidden or not path.is_file() or not left_out.isdisjoint((path, *path.parents)):
+                continue
+            name = join_halves("/".join((root.name, *parts)))  # perhaps not of UTF-8
+            if files.setdefault(name, path) != path:
+                raise ValueError(
+                    f"{files[name]} and {path} would have the same name in the collection: give "
+                    "one folder that holds both."
+                )
+    return files
+
+
+@dataclass(frozen=True)
+class DocumentReader:
+    """Reads the documents of files; those that cannot be read are left out, with a warning.
+
+    A file of text is one document, and a table has one in each row.
+
+    Attributes:
+        text_columns: of tables; of several, the first that a row has is read.
+        title_column, id_column: of tables, before title, and before _id and id; "" for no titles.
+        encoding: of text that is not UTF-8; found out by default.
+        unread: file -> why it was not read, or not to its end.
+        columns: of the tables that were read.
+    """
+
+    text_columns: Sequence[str] = TEXT_COLUMNS
+    title_column: str = "title"
+    id_column: str = "_id"
+    encoding: str | None = None
+    unread: dict[str, str] = field(default_factory=dict)
+    columns: set[str] = field(default_factory=set)
+
+    def read(self, files: Mapping[str, Path]) -> Iterator[Document]:
+        """Read the documents of files, see `find_files`."""
+        for name, path in bar(files.items(), "read", unit="file"):
+            ending = plain_ending(path)
+            if ending not in (*TABLE_ENDINGS, *DOCUMENT_ENDINGS):
+                self.unread[name] = f"files of the kind {ending or '(no ending)'} are not read"
+                continue
+            try:
+                if ending in TABLE_ENDINGS:
+                    yield from self._read_table(name, path)
+                else:
+                    title, sections = _read_sections(path, self.encoding)
+                    yield Document(name, name, title, sections)
+            except (ImportError, ValueError, OSError) as error:
+                self.unread[name] = str(error).replace(str(path), name)
+                logger.warning("%s cannot be read: %s", name, self.unread[name])
+
+    def _read_table(self, name: str, path: Path) -> Iterator[Document]:
+        titles = (self.title_column, "title") if self.title_column else ()
+        ids = (self.id_column, "_id", "id")
+        columns: set[str] = set()
+        for number, row in enumerate(read_any_rows(path, self.encoding), start=1):
+            columns.update(row)
+            if columns.isdisjoint(self.text_columns):
+                continue
+            text, title = _first(row, self.text_columns), _first(row, titles)
+            row_id = _first(row, ids) or str(number)
+            yield Document(f"{name}#{row_id}", name, title, [((), text)] if text else [])
+        self.columns.update(columns)
+        if columns.isdisjoint(self.text_columns):
+            raise ValueError(
+                f"there is no column {' or '.join(self.text_columns)}, only "
+                f"{', '.join(sorted(columns)) or 'an empty table'}. Name one with --text_column."
+            )
+
+
+def read_any_rows(file: Path, encoding: str | None = None) -> Iterable[dict[str, Any]]:
+    """Read the rows of a table; `encoding` is that of text that is not UTF-8, see `decode_file`."""
+    if plain_ending(file) in (".csv", ".tsv"):
+        return read_rows(file, encoding=decode_file(file, encoding)[1])
+    return read_rows(file)
+
+
+def _first(row: Mapping[str, Any], columns: Iterable[str]) -> str:
+    """Return the first of these columns that is not blank."""
+    return next(filter(None, (cell_text(row.get(name)) for name in columns)), "")
+
+
+def cell_text(value: Any) -> str:
+    """Return the text of a cell: none of null, NaN or a list; 17 of 17.0, as pandas writes ids."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_text = isinstance(value, str | int | float) and value == value  # NaN is not itself
+    return str(value).strip() if is_text else ""
+
+
+def _read_sections(file: Path, encoding: str | None) -> tuple[str, Sequence[Section]]:
+    """Read the title and the sections of a document.
+
+    Raises:
+        ImportError: MarkItDown is needed and not installed.
+        ValueError: the file cannot be read or has no text.
+    """
+    ending, title = plain_ending(file), ""
+    text = _convert(file, ending) if ending in _CONVERTED else decode_file(file, encoding)[0]
+    if ending in _HTML:
+        title, text = html_to_markdown(text)
+    text = join_halves(text.replace("\xad", ""))
+    sections: Sequence[Section] = [((), text.strip())]
+    if ending not in (".txt", ".rst", ".pdf"):
+        title, sections = split_markdown(text, title)
+    if not any(text for _, text in sections):
+        raise ValueError(f"{file} has no text.")
+    return title, sections
+
+
+def _convert(file: Path, ending: str) -> str:
+    """Convert a file to Markdown, or a PDF to plain text."""
+    try:
+        from markitdown import StreamInfo, converters
+        from pdfminer.high_level import extract_text
+    except ImportError as error:
+        hint = 'pip install -c constraints.txt -e ".[documents]"'
+        raise ImportError(f"{ending} files need {error.name}: {hint}") from error
+    try:
+        with open_bytes(file) as stream:
+            if ending == ".pdf":
+                return _HYPHENATED.sub("", extract_text(stream).replace("\f", "\n\n"))
+            converter = getattr(converters, _CONVERTERS[ending])()
+            return converter.convert(stream, StreamInfo(extension=ending)).markdown
+    except Exception as error:  # damaged files raise errors of many types
+        raise ValueError(f"{file} cannot be converted ({error}).") from error
+
+
+def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
+    """Read a text of any encoding: the text, with line feeds, and the name of the encoding.
+
+    It is that of a byte order mark, or UTF-8 if the bytes are valid as such, or `encoding`, or what
+    a page of HTML states, or what charset-normalizer finds. Of ASCII bytes, such as those of
+    ISO-2022-JP, UTF-8 is tried last.
+
+    Raises:
+        ValueError: there is no such encoding.
+    """
+    with open_bytes(file) as stream:
+        data = stream.read()
+    names = [encoding or (_stated_encoding(data) if plain_ending(file) in _HTML else None)]
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        names.insert(0, "utf-16")
+    names.insert(len(names) if data.isascii() else 0, "utf-8-sig")
+    for name in filter(None, names):
+        with suppress(UnicodeDecodeError, LookupError):
+            if "\0" not in (text := data.decode(name)):
+                return _with_line_feeds(text), name
+    found = None
+    if not is_binary(data):
+        found = from_bytes(data, cp_isolation=_USUAL_ENCODINGS).best() or from_bytes(data).best()
+    if found is None:
+        raise ValueError(f"{file} is not text of a known encoding.")
+    logger.info("%s is read as %s.", file, found.encoding)
+    return _with_line_feeds(str(found)), found.encoding
+
+
+def _stated_encoding(data: bytes) -> str | None:
+    """Return the encoding that HTML states, by the WHATWG's labels: iso-8859-1 is cp1252.
+
+    A statement that can be read is not in UTF-16, whatever it states.
+    """
+    stated = _STATED_ENCODING.search(data, 0, 1024)
+    found = webencodings.lookup(stated[1].decode()) if stated else None
+    return found.codec_info.name if found and not found.name.startswith("utf-16") else None
+
+
+def _with_line_feeds(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,100 @@
+"""Turns HTML into Markdown, and cuts Markdown at its headings into sections of plain text."""
+
+import re
+
+from bs4 import BeautifulSoup
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markdownify import MarkdownConverter
+
+Section = tuple[tuple[str, ...], str]
+"""The headings above a text, outermost first, and the text up to the next heading."""
+
+_SKIPPED = "title script style template noscript svg nav footer".split()
+_BLOCKS = (  # which markdownify does not know, or marks
+    "address aside dd details dialog dt fieldset figcaption figure form header hgroup legend main "
+    "menu option search summary"
+).split()
+_XML = re.compile(r"\A\s*<\?xml[^>]*>")
+_FRONT_MATTER = re.compile(r"\A---\n(.*?\n)(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
+_STATED_TITLE = re.compile(r"""^title:[ \t]*["']?(.*?)["']?[ \t]*$""", re.MULTILINE)
+_TABLE_RULE = re.compile(r"^\|[ |:-]+\|\n?", re.MULTILINE)  # between head and rows
+
+
+def html_to_markdown(page: str) -> tuple[str, str]:
+    """Return the title of a page, and its text as Markdown without scripts, navigation and footers.
+
+    Of a page with one <main>, only that is read if it has more than a quarter of the text.
+    """
+    soup = BeautifulSoup(_XML.sub("", page), "lxml")
+    title = " ".join(soup.title.get_text().split()) if soup.title else ""
+    for tag in soup(_SKIPPED):
+        tag.decompose()
+    mains = soup.select("main, [role=main]")
+    is_main = len(mains) == 1 and len(mains[0].get_text()) > len(soup.get_text()) / 4
+    content = mains[0] if is_main else soup
+    for tag in soup(_BLOCKS):
+        tag.name = "div"
+    try:
+        # Links and pictures become their texts.
+        converter = MarkdownConverter(heading_style="atx", escape_misc=True, strip=["a", "img"])
+        return title, converter.convert_soup(content)
+    except RecursionError:  # of elements that are nested hundreds deep
+        return title, content.get_text("\n")
+
+
+def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
+    """Cut Markdown at its headings, without marks of emphasis, links and lists.
+
+    Returns:
+        The title, which is that of the front matter, or the only heading of the first level, or the
+        given one; and the sections that have text.
+    """
+    front = _FRONT_MATTER.match(text)
+    path: list[tuple[int, str]] = []  # levels and headings, outermost first
+    parts: list[tuple[list[tuple[int, str]], list[str]]] = [(path, [])]
+    end = "\n\n"
+    parser = MarkdownIt("commonmark", {"maxNesting": 200})  # by default, the 10th list is dropped
+    tokens = iter(parser.parse(text[front.end() :] if front else text))
+    for token in tokens:
+        texts = parts[-1][1]
+        if token.type == "heading_open":
+            level, heading = int(token.tag[1]), _inline_text(next(tokens))
+            path = [above for above in path if above[0] < level]
+            path += [(level, heading)] if heading else []
+            parts.append((path, []))
+        elif token.type == "paragraph_open":
+            end = "\n" if token.hidden else "\n\n"  # of an item of a list, or of a paragraph
+        elif token.type == "inline":
+            texts.append(_inline_text(token) + end)
+        elif token.type in ("bullet_list_close", "ordered_list_close"):
+            texts.append("\n")
+        elif token.type in ("fence", "code_block"):
+            texts.append(f"{token.content}\n")
+        elif token.type == "html_block":
+            texts.append(BeautifulSoup(token.content, "lxml").get_text() + "\n\n")
+    highest = {above[0][1] for above, _ in parts if above and above[0][0] == 1}
+    if front and (stated := _STATED_TITLE.search(front[1])):
+        title = stated[1]
+    elif len(highest) == 1:
+        title = highest.pop()
+    sections = []
+    for above, texts in parts:
+        headings = [heading for level, heading in above if (level, heading) != (1, title)]
+        if joined := re.sub(r"\n{3,}", "\n\n", "".join(texts)).strip():
+            sections.append((tuple(headings), joined))
+    return title, sections
+
+
+def _inline_text(token: Token) -> str:
+    """Return the text of a paragraph, whose lines are joined, except the rows of a table."""
+    line_end = "\n" if token.content.startswith("|") else " "
+    texts = []
+    for child in token.children or ():
+        if child.type == "html_inline":
+            texts.append(" " if child.content.lower().startswith("<br") else "")
+        elif child.type == "softbreak":
+            texts.append(line_end)
+        else:
+            texts.append("\n" if child.type == "hardbreak" else child.content)
+    return _TABLE_RULE.sub("", "".join(texts)).strip()

@@ -1,0 +1,244 @@
+"""What the files of documents and tables become, in many formats and encodings."""
+
+import bz2
+import csv
+import json
+import lzma
+import sys
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from modeling_condenser.collection.documents import (
+    DocumentReader,
+    decode_file,
+    find_files,
+    read_any_rows,
+)
+from modeling_condenser.collection.markdown import html_to_markdown, split_markdown
+from modeling_condenser.collection.text_files import read_rows
+
+PDF = b"""%PDF-1.4
+1 0 obj <</Type /Catalog /Pages 2 0 R>> endobj
+2 0 obj <</Type /Pages /Kids [3 0 R] /Count 1>> endobj
+3 0 obj <</Type /Page /Parent 2 0 R /MediaBox [0 0 300 300] /Contents 4 0 R
+/Resources <</Font <</F <</Type /Font /Subtype /Type1 /BaseFont /Helvetica>>>>>>>> endobj
+4 0 obj <</Length 43>> stream
+BT /F 12 Tf 20 200 Td (Paid in Oslo.) Tj ET
+endstream endobj
+trailer <</Root 1 0 R>>
+startxref
+0
+%%EOF
+"""
+DOCX = (
+    '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>'
+    '<w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>Terms</w:t></w:r></w:p>'
+    "<w:p><w:r><w:t>Pay within a week.</w:t></w:r></w:p><w:tbl><w:tr><w:tc><w:p><w:r><w:t>fee"
+    "</w:t></w:r></w:p></w:tc><w:tc><w:p><w:r><w:t>none</w:t></w:r></w:p></w:tc></w:tr></w:tbl>"
+    "</w:body></w:document>"
+)
+PACKAGE = (
+    '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles><rootfile '
+    'full-path="book.opf"/></rootfiles></container>'
+)
+BOOK = (
+    '<package xmlns="http://www.idpf.org/2007/opf"><metadata/><manifest><item id="a" '
+    'href="a.xhtml" media-type="application/xhtml+xml"/></manifest><spine><itemref idref="a"/>'
+    "</spine></package>"
+)
+
+
+def zip_to(file: Path, **contents: str) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name.replace("__", "/").replace("_xml", ".xml"), content)
+
+
+def read(folder: Path, **settings):
+    """Name of a document -> its title and sections."""
+    reader = DocumentReader(**settings)
+    documents = {each.name: each for each in reader.read(find_files([str(folder)]))}
+    return {name: (each.title, [*each.sections]) for name, each in documents.items()}, reader
+
+
+def test_pdf_word_powerpoint_and_epub_files_are_read_and_damaged_ones_named(tmp_path):
+    pytest.importorskip("markitdown")
+    from pptx import Presentation
+
+    folder = tmp_path / "in"
+    folder.mkdir()
+    zip_to(folder / "a.docx", word__document_xml=DOCX)
+    (folder / "b.pdf").write_bytes(PDF)
+    with zipfile.ZipFile(folder / "c.epub", "w") as book:
+        book.writestr("META-INF/container.xml", PACKAGE)
+        book.writestr("book.opf", BOOK)
+        book.writestr("a.xhtml", "<html><body><h1>Wells</h1><p>They are deep.</p></body></html>")
+    slides = Presentation()
+    slide = slides.slides.add_slide(slides.slide_layouts[1])
+    slide.shapes.title.text, slide.placeholders[1].text = "Rivers", "They flow."
+    slides.save(folder / "d.pptx")
+    (folder / "damaged.pdf").write_bytes(b"%PDF-1.4 and no more")
+    found, reader = read(folder)
+    assert found == {
+        "in/a.docx": ("Terms", [((), "Pay within a week.\n\n| fee | none |")]),
+        "in/b.pdf": ("", [((), "Paid in Oslo.")]),
+        "in/c.epub": ("Wells", [((), "They are deep.")]),
+        "in/d.pptx": ("Rivers", [((), "They flow.")]),
+    }
+    assert "in/damaged.pdf cannot be converted" in reader.unread["in/damaged.pdf"]
+
+
+def test_without_markitdown_its_files_are_named_with_the_command_that_installs_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "markitdown", None)
+    (tmp_path / "b.pdf").write_bytes(PDF)
+    (tmp_path / "c.html").write_text("<h1>Wells</h1>deep")
+    found, reader = read(tmp_path)
+    assert list(found.values()) == [("Wells", [((), "deep")])]
+    [why] = reader.unread.values()
+    assert why == '.pdf files need markitdown: pip install -c constraints.txt -e ".[documents]"'
+
+
+def test_documents_are_divided_at_headings_and_say_which_are_above():
+    assert split_markdown(
+        '---\ntitle: "Guide"\n---\n# One\n\na *b*\n[c](https://d.e) `f`\n\n### Deep\n\nb\n\n## Up\n'
+        "\n- c\n- d\n\n1. e\n\n# Two\n\n```\n# f\n```\n\n| g | h |\n|---|---|\n| i | j | k |\n"
+    ) == (
+        "Guide",
+        [
+            (("One",), "a b c f"),
+            (("One", "Deep"), "b"),
+            (("One", "Up"), "c\nd\n\ne"),
+            (("Two",), "# f\n\n| g | h |\n| i | j | k |"),
+        ],
+    )
+    assert split_markdown("Rivers\n===\n\nflow\n") == ("Rivers", [((), "flow")])
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "sections"),
+    [
+        (
+            "<title>Shop</title><style>p {}</style><nav>Home</nav><h1>Refunds</h1><p>Any <b>it</b>"
+            "em\ncan be sent # back.<h2>Cards</h2><div>* Paid</div><p># no heading</p><footer>2024",
+            "Refunds",
+            [((), "Any item can be sent # back."), (("Cards",), "* Paid\n\n# no heading")],
+        ),
+        (  # without end tags
+            "<title>T</title><table><tr><td>a<td>b<tr><td>c<td>d | e</table><dl><dt>f<dd>g</dl>",
+            "T",
+            [((), "| a | b |\n| c | d | e |\n\nf\n\ng")],
+        ),
+        ("<p>Skip</p><main><h2>Wells</h2>deep</main><aside>More", "", [(("Wells",), "deep")]),
+        ("<main>Loading</main>" + "deep " * 9, "", [((), "Loading\n\n" + " ".join(["deep"] * 9))]),
+        ("<h1>Fahr&shy;plan</h1><code>&amp;lt;</code>", "Fahr\xadplan", [((), "&lt;")]),
+        ("<?xml version='1.0'?><h1>A</h1><pre>b\n  c</pre>", "A", [((), "b\n  c")]),
+    ],
+)
+def test_html_is_read_without_navigation_and_its_text_is_no_markdown(page, title, sections):
+    stated, markdown = html_to_markdown(page)
+    assert split_markdown(markdown, stated) == (title, sections)
+
+
+def test_a_page_of_many_or_deep_elements_is_read_quickly():
+    for page in ("<p>word" * 20_000, "<dl>" + "<dt>word<dd>" * 20_000, "<div>word " * 2_000):
+        _, markdown = html_to_markdown(page)
+        assert markdown.count("word") == page.count("word")
+
+
+GERMAN = "Grüße aus Köln, “größer” – 5 €"
+STATED = "<meta charset={}><p>{}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "encoding"),
+    [
+        ("a.txt", "L'élève a été reçu à l'école.\nFin.", "cp1252"),
+        ("a.txt", "企鹅生活在南极。它们吃磷虾。", "gb18030"),
+        ("a.txt", "Sixteen bits, ½.", "utf-16"),
+        ("a.txt", "über", "utf-8-sig"),
+        ("a.html", STATED.format("iso-8859-1", GERMAN), "cp1252"),  # as in browsers
+        ("a.html", STATED.format("'latin1'", GERMAN), "utf-8"),  # which it does not state
+        ("a.html", STATED.format("iso-2022-jp", "日本語"), "iso-2022-jp"),
+        ("a.html", STATED.format("x-sjis", "日本語"), "cp932"),
+        ("a.html", STATED.format('"big5"', "中文"), "big5"),
+        ("a.html", STATED.format("no-such-name", GERMAN), "cp1252"),
+        ("a.html", STATED.format("x-user-defined", GERMAN), "cp1252"),
+        ("a.html", STATED.format("unicode", "even"), "ascii"),
+    ],
+)
+def test_text_of_any_encoding_is_decoded(name, text, encoding, tmp_path):
+    (tmp_path / name).write_bytes(text.replace("\n", "\r\n").encode(encoding))
+    assert decode_file(tmp_path / name)[0] == text
+
+
+def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_bytes('id;title;text\n007;Nö;"He said ""no""\n5"\n'.encode("cp1252"))
+    rows = '{"text": "A line."}\n{"text": NaN, "_id": 3}\n{"content": 5, "_id": 17.0}\n'
+    (folder / "b.jsonl").write_text(rows)
+    pd.DataFrame({"body": ["P", None], "nr": [1.0, None]}).to_parquet(folder / "c.parquet")
+    (folder / "d.csv").write_text("question,answer\na,b\n")
+    (folder / "e.csv").write_text("text,text\na,b\n")
+    (folder / "f.jsonl").write_text('{"text": "first"}\nbroken\n')
+    (folder / "g.tsv").write_text('text\ttitle\n"3 long\tt\n')
+    found, reader = read(folder, id_column="nr")
+    assert found == {
+        "in/a.csv#007": ("Nö", [((), 'He said "no"\n5')]),
+        "in/b.jsonl#1": ("", [((), "A line.")]),
+        "in/b.jsonl#3": ("", []),
+        "in/b.jsonl#17": ("", [((), "5")]),
+        "in/c.parquet#1": ("", [((), "P")]),
+        "in/c.parquet#2": ("", []),
+        "in/f.jsonl#1": ("", [((), "first")]),
+        "in/g.tsv#1": ("t", [((), '"3 long')]),
+    }
+    assert {name: why.partition(":")[0] for name, why in reader.unread.items()} == {
+        "in/d.csv": "there is no column text or content or body, only answer, question. Name one "
+        "with --text_column.",
+        "in/e.csv": "in/e.csv has several columns 'text'",
+        "in/f.jsonl": "in/f.jsonl",
+    }
+    assert "'broken' is not JSON" in reader.unread["in/f.jsonl"]
+
+
+@pytest.mark.parametrize("sep", [",", ";", "|"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_values_of_tables_stay_as_they_are_written(sep, quoting, tmp_path):
+    texts = ["007", "NA", "None", "2020-01-01", 'He said "hi", once', "two\nlines", "a\u2028b", "é"]
+    table = pd.DataFrame({"query": [f"q{i}" for i in range(len(texts))], "text": texts})
+    table.to_csv(tmp_path / "a.csv", index=False, quoting=quoting, sep=sep)
+    table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    table.to_parquet(tmp_path / "a.parquet")
+    for file in sorted(tmp_path.iterdir()):
+        assert list(read_any_rows(file)) == table.to_dict("records")
+
+
+@pytest.mark.parametrize("is_array", [True, False])
+def test_half_a_character_is_replaced(is_array, tmp_path):
+    rows = [{"text": "a 😀"}, {"text": "\ud83d", "more": ["b\ude00 c"]}, {"text": "\\ud83d"}]
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(rows) if is_array else "\n".join(map(json.dumps, rows)))
+    assert list(read_rows(file)) == [rows[0], {"text": "\ufffd", "more": ["b\ufffd c"]}, rows[2]]
+
+
+def test_compressed_files_are_read_and_broken_ones_named(tmp_path):
+    content = b'{"text": "caf\xc3\xa9"}\n'
+    (tmp_path / "a.jsonl.bz2").write_bytes(bz2.compress(content))
+    (tmp_path / "a.jsonl.xz").write_bytes(lzma.compress(content))
+    (tmp_path / "a.jsonl.zst").write_bytes(pa.compress(content, codec="zstd", asbytes=True))
+    for file in tmp_path.iterdir():
+        assert list(read_rows(file)) == [{"text": "café"}]
+        file.write_bytes(file.read_bytes()[:-9])
+        with pytest.raises(ValueError, match=r"cannot be read .* complete compressed file"):
+            list(read_rows(file))
+    pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a.parquet has several columns 'a'"):
+        list(read_rows(tmp_path / "a.parquet"))
