@@ -14,8 +14,6 @@ from transformers import BertModel
 from modeling_condenser import (
     CondenserForMaskedLM,
     CondenserForPreTraining,
-    condenser_from_encoder,
-    masked_lm_from_encoder,
 )
 from tests.backbones.encoders import BACKBONES, LAYERS, VOCABULARY
 from tests.models import losses_and_gradients
@@ -93,7 +91,7 @@ def test_a_checkpoint_opens_with_its_ties_and_a_trained_but_frozen_pooler(tmp_pa
     encoder = BertModel(BERT.config())
     torch.nn.init.normal_(encoder.pooler.dense.bias)
     encoder.save_pretrained(tmp_path / "encoder")
-    condenser_from_encoder(str(tmp_path / "encoder")).save_pretrained(tmp_path)
+    CondenserForPreTraining.from_encoder(str(tmp_path / "encoder")).save_pretrained(tmp_path)
     opened = CondenserForPreTraining.from_pretrained(tmp_path)
     assert opened.lm_head.predictions.decoder.bias is opened.lm_head.predictions.bias
     pooler = opened.condenser.encoder.pooler.dense
@@ -113,9 +111,9 @@ def test_a_checkpoint_with_missing_backbone_weights_is_refused(tmp_path):
 def test_a_condenser_checkpoint_is_a_start_whose_head_is_new(tmp_path):
     model = make_model(n_head_layers=1).float()
     model.save_pretrained(tmp_path)
-    other = condenser_from_encoder(str(tmp_path), n_head_layers=1)
+    other = CondenserForPreTraining.from_encoder(str(tmp_path), n_head_layers=1)
     found = other.state_dict()
     for name, tensor in model.state_dict().items():
         if not name.startswith("head.") or tensor.dim() > 1:
             assert torch.equal(found[name], tensor) != name.startswith("head."), name
-    assert type(masked_lm_from_encoder(str(tmp_path))) is CondenserForMaskedLM
+    assert type(CondenserForMaskedLM.from_encoder(str(tmp_path))) is CondenserForMaskedLM

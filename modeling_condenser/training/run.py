@@ -107,11 +107,6 @@ def run_training(
     recipe, arguments = parse_settings({**defaults, **settings}, recipe_class, arguments_class)
     run_folder = Path(arguments.output_dir)
     model_folder = run_folder / MODEL_FOLDER
-    if arguments.fp16 and arguments.device.type == "cpu":  # which the Trainer would ignore
-        raise ValueError(
-            "fp16 is set, but this training runs on a CPU, where it would be float32: set bf16 "
-            "instead, or leave it out."
-        )
     check_run_folder(run_folder, settings)
     if is_finished := model_folder.is_dir():
         arguments.push_to_hub = False  # a trainer creates the repository; this one trains nothing

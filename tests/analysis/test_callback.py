@@ -35,7 +35,7 @@ def test_training_is_bit_equal_to_a_run_that_was_not_measured(
 ):
     caplog.set_level("INFO", logger="modeling_condenser")
     plain = tmp_path / "run"
-    pretrain({**settings, "output_dir": str(plain)})
+    pretrain(**{**settings, "output_dir": str(plain)})
     finetuning = {"max_steps": 4, "learning_rate": 1e-2, "per_device_train_batch_size": 4}
     few = {"labels": 16, "finetuning": finetuning}
     given = {**settings, "readiness": readiness | few, "output_dir": str(tmp_path / "few")}
@@ -157,5 +157,5 @@ def test_trackers_get_the_last_measures_before_they_close_also_if_a_training_end
         CondenserTrainer, "__init__", lambda *a, **k: init(*a, **k, callbacks=[StopsAtThree()])
     )
     run = {"save_strategy": "no", "readiness": readiness, "output_dir": str(tmp_path / "run")}
-    pretrain({**settings, **run}, callbacks=readiness_callbacks({**settings, **run}))
+    pretrain(**{**settings, **run}, callbacks=readiness_callbacks({**settings, **run}))
     assert events == [0, 2, 3, "end"]

@@ -21,9 +21,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from modeling_condenser import (
+    CondenserForMaskedLM,
     CondenserTrainingArguments,
     ContrastiveTrainer,
-    masked_lm_from_encoder,
 )
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.packing import pack, use_packing
@@ -40,7 +40,6 @@ CASES = {
     "uncached": {"objective": "cocondenser", "similarity": "dot", "packed": False},
     "cached": {"objective": "cocondenser", "cache_chunk_size": 4, "bow_weight": 1.0},
     "second masking": {"head_mlm_probability": 0.5, "bow_weight": 0.5, "bow_weight_end": 0.1},
-    "tsdae": {"objective": "tsdae"},
     "mean pooling": {"objective": "ict", "pooling": "mean", "bow_weight": 1.0},
 }
 OWN_AVERAGES = "each process averages over its own tokens"
@@ -75,7 +74,7 @@ def train(recipes: list[dict[str, Any]]) -> None:
 
     with patch.object(CondenserTrainer, "_clip_grad_norm", keep_gradients):
         for settings in recipes:
-            pretrain(settings)
+            pretrain(**settings)
 
 
 def shard(folder: Path) -> None:
@@ -107,7 +106,10 @@ def shard(folder: Path) -> None:
 
 def evaluate(encoder: str, corpus: str, **settings: Any) -> None:
     """Evaluate an encoder on text, and write the loss to a file."""
-    model, arguments = masked_lm_from_encoder(encoder), CondenserTrainingArguments(**settings)
+    model, arguments = (
+        CondenserForMaskedLM.from_encoder(encoder),
+        CondenserTrainingArguments(**settings),
+    )
     texts = load_documents(corpus)
     loss = ContrastiveTrainer(model, arguments, eval_dataset=texts).evaluate()["eval_loss"]
     Path(settings["output_dir"], "loss").write_text(str(loss))

@@ -12,7 +12,6 @@ from modeling_condenser import (
     CondenserForPreTraining,
     CondenserTrainer,
     CondenserTrainingArguments,
-    condenser_from_encoder,
 )
 from tests.models import assert_same
 from tests.pretraining.short_runs import SETTINGS, interrupted_at
@@ -25,7 +24,7 @@ SAVING = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2}
 def start(bert_folder):
     """A model to train copies of."""
     set_seed(3)
-    return condenser_from_encoder(str(bert_folder))
+    return CondenserForPreTraining.from_encoder(str(bert_folder))
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def test_another_run_in_the_folder_is_refused_and_named(make, start, tmp_path, t
     other_start = copy.deepcopy(start)
     with torch.no_grad():
         other_start.condenser.layers[1].output.dense.bias += 1
-    other_head = condenser_from_encoder(str(bert_folder), n_head_layers=1)
+    other_head = CondenserForPreTraining.from_encoder(str(bert_folder), n_head_layers=1)
     for trainer, message in (
         (make(max_steps=1, learning_rate=0.05), "learning_rate: 0.001 then, 0.05 now"),
         (make(texts[20:40], max_steps=1), "blocks_sha256: '.{12}' then, '.{12}' now"),
@@ -143,6 +142,6 @@ def test_the_loss_of_a_run_is_that_of_all_its_steps_also_after_its_last_log_entr
 
 def test_a_checkpoint_that_does_not_fit_the_model_is_refused(make, bert_folder):
     make().train()
-    larger = condenser_from_encoder(str(bert_folder), n_head_layers=3)
+    larger = CondenserForPreTraining.from_encoder(str(bert_folder), n_head_layers=3)
     with pytest.raises(ValueError, match=r"does not fit the model: weights are missing .*head\.2"):
         make(model=larger).train(resume_from_checkpoint=True)

@@ -18,7 +18,6 @@ from modeling_condenser.analysis.readiness import measure_model
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.pretraining.warm_start import condenser_from_encoder
 from modeling_condenser.publishing import evaluate_retrieval
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.push import check_publishable
@@ -31,7 +30,7 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
     "retriever": lambda f: Retriever(f).encode_queries(["a"]),
     "plain encoder": lambda f: Retriever(f, pooling="cls").encode_queries(["a"]),
     "system": lambda f: parse_system(str(f)).open(),  # of evaluate, search and space
-    "start": lambda f: condenser_from_encoder(str(f)),
+    "start": lambda f: CondenserForPreTraining.from_encoder(str(f)),
     "checkpoint": CondenserForPreTraining.from_pretrained,
     "export": lambda f: export_encoder(f, f"{f}-out"),
     "readiness": lambda f: measure_model(
@@ -171,7 +170,7 @@ def test_a_folder_that_names_code_of_others_is_refused(exported, tmp_path):
         with pytest.raises(ValueError, match=HOSTILE[spoil]):
             Retriever(folder)
     with pytest.raises(ValueError, match="_attn_implementation_internal: 'evil/kernel', which is"):
-        condenser_from_encoder(str(tmp_path / "folders" / "name_kernels"))
+        CondenserForPreTraining.from_encoder(str(tmp_path / "folders" / "name_kernels"))
 
 
 def test_a_checkpoint_with_other_code_is_not_opened_by_a_push(bert_run, tmp_path):

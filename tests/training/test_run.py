@@ -24,7 +24,7 @@ def train(tmp_path, bert_folder, texts, monkeypatch):
         (tmp_path / "corpus.txt").write_text("\n".join(texts[:20]))
         quick = {"objective": "mlm", "per_device_train_batch_size": 1}
         places = {"encoder": str(bert_folder), "corpus": str(tmp_path / "corpus.txt"), **quick}
-        return pretrain({**settings, **places, "output_dir": str(tmp_path / "run"), **changes})
+        return pretrain(**{**settings, **places, "output_dir": str(tmp_path / "run"), **changes})
 
     return run
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from huggingface_hub import ModelCard, snapshot_download
 
-from modeling_condenser import CondenserTrainingArguments, condenser_from_encoder
+from modeling_condenser import CondenserForPreTraining, CondenserTrainingArguments
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from tests.pretraining.short_runs import SETTINGS
@@ -27,7 +27,7 @@ def train(tmp_path, bert_folder, corpus_file):
         settings = {"encoder": str(bert_folder), "corpus": str(corpus_file), "max_steps": 6}
         saving = {"save_strategy": "steps", "save_steps": 2, "lr_scheduler_type": "constant"}
         place = {"output_dir": str(tmp_path / folder)}
-        return pretrain({**SETTINGS, **settings, **saving, **place, **changes})
+        return pretrain(**{**SETTINGS, **settings, **saving, **place, **changes})
 
     return run
 
@@ -116,7 +116,7 @@ def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
         **PUSHING,
     )
     examples = [{"text": text} for text in texts[:40]]
-    model = condenser_from_encoder(str(bert_folder))
+    model = CondenserForPreTraining.from_encoder(str(bert_folder))
     trainer = CondenserTrainer(model, arguments, train_dataset=examples)
     trainer.train()
     done = trainer.push_to_hub("As trained", license="mit", tags="my-tag", dataset="my texts")
