@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.files.settings import parse_settings
+from modeling_condenser.pretraining import pretrain as pretrain_module
 from modeling_condenser.pretraining.pretrain import (
     PretrainingRecipe,
     open_model,
@@ -48,36 +48,22 @@ def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
     monkeypatch.setattr(CondenserTrainer, "train", None)  # fails if called
     assert pretrain(**settings) == model
-    with pytest.raises(ValueError, match=r"another recipe \(seed: 5 then, 3 now\)"):
+    with pytest.raises(ValueError, match=r"another run \(seed: 5 then, 3 now\)"):
         pretrain(**{**settings, "seed": 3})
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == before
 
 
-@pytest.mark.parametrize(
-    ("kind", "power"), [("pretraining.pretrain", 0.7), ("finetuning.finetune", 0.5)]
-)
-def test_the_learning_rate_follows_the_size_of_the_encoder(
-    settings, bert_folder, write_jsonl, tmp_path, monkeypatch, kind, power
-):
-    stage = import_module(f"modeling_condenser.{kind}")
-    if kind.startswith("finetuning"):
-        rows = [{"query": "who", "positive": "he"}, {"query": "where", "positive": "there"}]
-        settings = {"encoder": str(bert_folder), "pooling": "cls", "data": write_jsonl(rows)}
-        settings |= {"output_dir": str(tmp_path / "run"), "per_device_train_batch_size": 2}
+def test_the_learning_rate_follows_the_size_of_the_encoder(settings, bert_folder, monkeypatch):
+    def used_rate(settings, make_trainer, *classes):
+        return make_trainer(*parse_settings(settings, *classes)).args.learning_rate
 
-    def used_rate(given, make_trainer, *classes, **_):
-        return make_trainer(*parse_settings(given, *classes)).args.learning_rate
-
-    monkeypatch.setattr(stage, "run_training", used_rate)
-    run = getattr(stage, kind.rpartition(".")[2])
-    modules = AutoModel.from_pretrained(bert_folder).modules()
-    weights = [m.weight for m in modules if isinstance(m, torch.nn.Embedding)]
-    n_parameters = AutoModel.from_pretrained(bert_folder).num_parameters()
-    size = n_parameters - sum(weight.numel() for weight in weights)
+    monkeypatch.setattr(pretrain_module, "run_training", used_rate)
+    encoder = AutoModel.from_pretrained(bert_folder)
+    size = encoder.num_parameters(exclude_embeddings=True)
     given = {**settings, "base_learning_rate": 1e-5}
-    given.pop("learning_rate", None)
-    assert run(given) == pytest.approx(1e-5 * (86e6 / size) ** power, rel=0.05)
-    assert run({**given, "learning_rate": 3e-4}) == 3e-4
+    del given["learning_rate"]
+    assert pretrain(**given) == pytest.approx(1e-5 * (86e6 / size) ** 0.7, rel=0.05)
+    assert pretrain(**given, learning_rate=3e-4) == 3e-4
 
 
 def test_a_pinned_revision_is_the_start(settings, loopback_hub, bert_folder, roberta_folder):
@@ -100,11 +86,10 @@ def test_a_corpus_with_other_contents_is_refused(settings, tmp_path, small_corpu
     weights, record = (model / "model.safetensors").read_bytes(), (run / "run.json").read_bytes()
     if not is_finished:
         shutil.rmtree(model)
-        (run / "run.json").unlink()
     corpus.write_bytes(text + b'{"text": "A volcano erupts when magma rises."}\n')
-    with pytest.raises(ValueError, match="recipe .blocks_sha256: '.{12}' then, '.{12}' now"):
+    with pytest.raises(ValueError, match="another run .data: .{12} then, .{12} now"):
         pretrain(**settings)
-    assert model.exists() == is_finished and (run / "run.json").exists() == is_finished
+    assert model.exists() == is_finished
     corpus.unlink()
     corpus.write_bytes(text)  # another file with the same text
     assert (pretrain(**settings) / "model.safetensors").read_bytes() == weights
@@ -202,7 +187,7 @@ def test_bad_settings_are_refused_before_anything_is_written(
     tokenizer.save_pretrained(tmp_path / "larger")
     text = json.dumps({**settings, **change}).replace("FOLDER", str(tmp_path))
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        pretrain(json.loads(text))
+        pretrain(**json.loads(text))
     assert [file.name for file in tmp_path.iterdir()] == ["larger"]
 
 
