@@ -169,6 +169,21 @@ def n_positions(encoder: Any) -> int | None:
     return n_rows - position_offset(encoder) if isinstance(n_rows, int) and n_rows > 0 else None
 
 
+def refuse_incomplete(name_or_path: Any, missing: set[str], unexpected: set[str]) -> None:
+    """Raise if a checkpoint has missing or unexpected weights."""
+    if missing and all(key.startswith(HEAD_WEIGHTS) for key in missing):
+        raise ValueError(
+            f"{name_or_path} has no Condenser head, and a random head can corrupt the backbone: "
+            "continue from a checkpoint with its head, or pass new_head=True to start a new one."
+        )
+    if missing or unexpected:
+        raise ValueError(
+            f"{name_or_path} does not fit the model: {len(missing)} weights are missing "
+            f"{sorted(missing)[:3]}, {len(unexpected)} are unexpected {sorted(unexpected)[:3]}. "
+            "Open a plain encoder with from_encoder."
+        )
+
+
 def freeze_pooler(encoder: nn.Module) -> None:
     """Freeze an encoder's pooler, because no loss reads it and data parallelism needs gradients.
 
@@ -186,8 +201,7 @@ def freeze_pooler(encoder: nn.Module) -> None:
 def write_modules(folder: Path, dimension: int, *, pooling: str, encoding: dict[str, Any]) -> None:
     """Write the files from which sentence-transformers 6 builds the modules around an encoder.
 
-    Without them it would pool by the mean. `encoding` has fields of the contract, `normalize` and
-    `prompts`.
+    Without them it would pool by the mean. `encoding` is that of `CondenserConfig`.
     """
     base = "sentence_transformers.base.modules"
     modules = {
@@ -245,37 +259,26 @@ def write_encoder(
     encoder: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     contract: Mapping[str, Any],
+    *,
+    encoding: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a plain encoder: weights, tokenizer, the modules around it, and its contract.
 
-    The tokenizer is changed (`save_tokenizer`).
+    `encoding` is that of `CondenserConfig`, if the contract follows from it. The tokenizer is
+    changed (`save_tokenizer`).
     """
     encoder.save_pretrained(folder)
     save_tokenizer(tokenizer, contract, folder)
     how = {
         "normalize": contract["similarity"] == "cosine",
         "prompts": {"query": contract["query_prompt"], "document": contract["passage_prompt"]},
+        **(encoding or {}),
         **contract,
     }
     size = encoder.config.hidden_size
     write_modules(folder, size, pooling=contract["pooling"], encoding=how)
     text = json.dumps(contract, indent=2, sort_keys=True)
     (folder / "encoding_contract.json").write_text(f"{text}\n", "utf-8")
-
-
-def refuse_incomplete(name_or_path: Any, missing: set[str], unexpected: set[str]) -> None:
-    """Raise if a checkpoint has missing or unexpected weights."""
-    if missing and all(key.startswith(HEAD_WEIGHTS) for key in missing):
-        raise ValueError(
-            f"{name_or_path} has no Condenser head, and a random head can corrupt the backbone: "
-            "continue from a checkpoint with its head, or pass new_head=True to start a new one."
-        )
-    if missing or unexpected:
-        raise ValueError(
-            f"{name_or_path} does not fit the model: {len(missing)} weights are missing "
-            f"{sorted(missing)[:3]}, {len(unexpected)} are unexpected {sorted(unexpected)[:3]}. "
-            "Open a plain encoder with from_encoder."
-        )
 
 
 def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:

@@ -420,7 +420,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             predictions["head_loss"] = head_masked, head_masked.take(cd, head_rows)  # eq. (9)
         if cd is None or self.config.late_mlm:
             predictions["late_loss"] = masked, masked.take(late, rows)  # eq. (10)
-        losses = mlm_losses(self.lm_head, predictions)
+        losses: dict[str, Any] = mlm_losses(self.lm_head, predictions)
         loss = torch.stack([*losses.values()]).sum()
         if bow_targets is not None:
             losses["bow_loss"] = bag_of_words_loss(

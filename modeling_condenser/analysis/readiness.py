@@ -222,7 +222,6 @@ def mask_texts(model: Any, retriever: Retriever, sample: Sample) -> list[dict[st
         tokenizer,
         max_length=max_length,
         head_mlm_probability=model.config.head_mlm_probability,
-        prompts=[retriever.contract.passage_prompt],
     )
     how: Any = {"add_special_tokens": False, "truncation": True, "max_length": max_length}
     ids = tokenizer(sample.texts, **how)["input_ids"]

@@ -131,9 +131,8 @@ def stated_similarity(folder: Path) -> Similarity | None:
     if (folder / CONTRACT_FILE).is_file():
         return EncodingContract.load(folder).similarity
     if is_checkpoint(folder):
-        config = read_config(folder)
-        encoding = config.get("encoding") or {}  # of version 0.1
-        return config.get("similarity") or encoding.get("similarity", "dot")
+        encoding = read_config(folder).get("encoding") or {}
+        return encoding.get("similarity", "dot")
     stated = read_json(folder / MODULES_CONFIG_FILE, {}).get("similarity_fn_name")
     if stated is None:  # as in models saved by old versions; the library's default states nothing
         modules = read_json(folder / MODULES_FILE, [{"type": ""}])

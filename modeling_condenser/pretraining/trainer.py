@@ -1,8 +1,8 @@
 """The Hugging Face Trainer with a Condenser's data, losses, log and repository."""
 
 import math
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ _PROBED = ("head_accuracy", "late_accuracy", "swap_cost")
 class _Moment(NamedTuple):
     """A point of the training."""
 
-    time: float  # of `time.perf_counter`
+    seconds: float  # of training
     step: int
     n_tokens: int  # seen by all processes
 
@@ -158,20 +158,20 @@ class CondenserTrainer(ResumableTrainer):
 
     def _count_targets(self, samples: Sequence[Mapping[str, Any]]) -> None:
         """Count what the losses of a step are divided by, except the masked tokens."""
-        self._counts, first = {}, samples[0] if samples else {}
-        if "bow_targets" in first:
-            bags = ((sample["bow_targets"], sample.get("cu_seq_lens_q")) for sample in samples)
-            has_bag = (bag_sizes(*targets) > 0 for targets in bags)
-            self._counts["num_bags_in_batch"] = self._count(has_bag)
-        if "head_targets" in first:
-            is_predicted = (sample["head_targets"] != IGNORE_INDEX for sample in samples)
-            self._counts["num_head_items_in_batch"] = self._count(is_predicted)
-
-    def _count(self, marks: Iterable[torch.Tensor]) -> torch.Tensor:
-        """Sum over micro-batches, and over processes if the library's own count does."""
-        total = torch.stack([marked.sum().to(self.args.device) for marked in marks]).sum()
-        is_shared = self.args.average_tokens_across_devices
-        return self.accelerator.reduce(total) if is_shared else total
+        counts: dict[str, list[torch.Tensor]] = defaultdict(list)
+        for sample in samples:
+            if "bow_targets" in sample:
+                sizes = bag_sizes(sample["bow_targets"], sample.get("cu_seq_lens_q"))
+                counts["num_bags_in_batch"].append((sizes > 0).sum())
+            if "head_targets" in sample:
+                is_predicted = sample["head_targets"] != IGNORE_INDEX
+                counts["num_head_items_in_batch"].append(is_predicted.sum())
+        self._counts = {}
+        for name, parts in counts.items():
+            total = torch.stack(parts).sum().to(self.args.device)
+            # The library counts masked tokens over all processes, too.
+            is_shared = self.args.average_tokens_across_devices
+            self._counts[name] = self.accelerator.reduce(total) if is_shared else total
 
     def _probe(self) -> dict[str, float]:
         """Measures of this step's batch; none under FSDP, which shards the model."""
@@ -226,11 +226,6 @@ class CondenserTrainer(ResumableTrainer):
         so_far = self._losses.get(name, torch.zeros((), device=value.device))
         self._losses[name] = so_far + value.detach().float()
 
-    def exclude_time(self, seconds: float) -> None:
-        super().exclude_time(seconds)
-        if (last := self._last_entry) is not None:
-            self._last_entry = last._replace(time=last.time + seconds)
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._last_entry is not None:
             last, now = self._last_entry, self._now()
@@ -241,14 +236,14 @@ class CondenserTrainer(ResumableTrainer):
             self._losses = {}
             if "bow_loss" in logs:
                 logs["bow_weight"] = self._bow_weight_at(now.step - 1)
-            logs["seconds"] = now.time - last.time
+            logs["seconds"] = now.seconds - last.seconds
             logs["tokens_per_second"] = (now.n_tokens - last.n_tokens) / max(logs["seconds"], 1e-9)
             logs.update(self._probe())
         super().log(logs, start_time)
 
     def _now(self) -> _Moment:
         n_tokens = int(self.state.num_input_tokens_seen)
-        return _Moment(time.perf_counter(), self.state.global_step, n_tokens)
+        return _Moment(self.train_seconds, self.state.global_step, n_tokens)
 
     def run_facts(self) -> dict[str, Any]:
         """Facts about data, model and training so far, for the run's record and the card."""

@@ -148,9 +148,9 @@ class ResumableTrainer(Trainer):
         folder = Path(str(self.args.output_dir))
         is_first = self.is_world_process_zero()
         if resume is False and is_first:
-            for checkpoint in all_checkpoints(folder):
-                logger.warning("Starting again: removing %s.", checkpoint)
-                shutil.rmtree(checkpoint)
+            for older in all_checkpoints(folder):
+                logger.warning("Starting again: removing %s.", older)
+                shutil.rmtree(older)
             if self.settings is None:
                 for name in (RECIPE_FILE, RUN_FILE):
                     (folder / name).unlink(missing_ok=True)
@@ -158,8 +158,10 @@ class ResumableTrainer(Trainer):
             claim_run_folder(folder, self.run_settings, self.data_hash)
         if resume is False:
             return None
-        named = None if isinstance(resume, bool | None) else Path(resume)
-        checkpoint = named or last_checkpoint(folder)
+        if isinstance(resume, str | Path):
+            checkpoint: Path | None = Path(resume)
+        else:
+            checkpoint = last_checkpoint(folder)
         if checkpoint is None and resume:
             raise FileNotFoundError(f"{folder} has no complete checkpoint to resume.")
         if checkpoint and not any(checkpoint.glob("rng_state*.pth")):
