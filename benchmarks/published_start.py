@@ -251,7 +251,7 @@ class Runs:
                 "output_dir": str(self.out / arm / "0" / "made"),
                 **_OBJECTIVES[arm],
             }
-            export_encoder(pretrain(**settings), encoder)
+            export_encoder(pretrain(settings), encoder)
         return str(encoder)
 
     def measure(self, encoder: str, cell: str) -> None:

@@ -386,7 +386,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         Raises:
             ValueError: the second masking is missing, or the head does not read one.
         """
-        self._check_second_masking(labels, head_input_ids, head_targets)
+        self._check_second_masking(labels, head_targets)
         pooling, starts = self.config.pooling, kwargs.get("cu_seq_lens_q")
         masked = head_masked = None
         if labels is not None:
@@ -439,19 +439,12 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             return None
         return self.select_rows(masked.index, starts)
 
-    def _check_second_masking(self, labels: Any, head_input_ids: Any, head_targets: Any) -> None:
+    def _check_second_masking(self, labels: Any, head_targets: Any) -> None:
         rate = self.config.head_mlm_probability if self._has_head else None
-        is_given = [values is not None for values in (head_input_ids, head_targets)]
-        if rate is None and any(is_given):
+        if labels is not None and (rate is None) != (head_targets is None):
             raise ValueError(
-                "This model has no head_mlm_probability, so it reads no second masking: leave out "
-                "head_input_ids and head_targets."
-            )
-        if rate is not None and labels is not None and not all(is_given):
-            raise ValueError(
-                f"The head of this model has head_mlm_probability {rate}, so a batch with labels "
-                "must have head_input_ids and head_targets: make batches with "
-                f"CondenserDataCollator(head_mlm_probability={rate})."
+                f"head_mlm_probability of this model is {rate}, but the batch was made for another "
+                f"value: make batches with CondenserDataCollator(head_mlm_probability={rate})."
             )
 
 

@@ -17,7 +17,7 @@ CONTRASTIVE = ("cocondenser", "ict")  # objectives whose loss is over the whole 
 # Objectives -> the settings that only they have.
 _ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
     CONTRASTIVE: ("similarity", "temperature", "cache_chunk_size"),
-    ("cocondenser",): ("contrastive_weight", "spans", "span_length"),
+    ("cocondenser",): ("contrastive_weight",),
     ("ict",): ("query_length", "removal_probability"),
     ("condenser", "mlm"): ("tokens_per_batch",),
 }
@@ -65,8 +65,6 @@ class CondenserTrainingArguments(TrainingArguments):
         temperature: divides similarities; 1 for dot and 0.05 for cosine by default.
         cache_chunk_size: texts whose activations are held at once (gradient cache); all by default.
         contrastive_weight: weight of the contrastive loss, added to the MLM losses.
-        spans: "sentences" for spans of whole sentences, "windows" for windows of equal length.
-        span_length: longest span in tokens, with special tokens; `max_length` by default.
         query_length: longest pseudo-query in tokens, with special tokens; at most `max_length`.
         removal_probability: share of contexts that their pseudo-query is removed from.
     """
@@ -86,8 +84,6 @@ class CondenserTrainingArguments(TrainingArguments):
     temperature: float | None = None
     cache_chunk_size: int | None = None
     contrastive_weight: float = 1.0
-    spans: Literal["sentences", "windows"] = "sentences"
-    span_length: int | None = None
     query_length: int = 64
     removal_probability: float = 0.9
     dataloader_pin_memory: bool = field(default_factory=torch.cuda.is_available)

@@ -47,8 +47,7 @@ class BlockBuilder:
     Blocks have at most `max_length` tokens with special ones, which the collator adds. A share of
     `short_block_probability` has a random length below that.
 
-    For pairs, the other kinds make texts of parts: "sentences", a document, whose parts are its
-    blocks; "windows", a document, whose parts are as few windows of equal length as fit;
+    For pairs, the other kinds make texts of parts: "spans", a document, whose parts are its blocks;
     "passages", a block of two sentences or more, even if these are longer than `max_length`, whose
     parts are its sentences. Short documents give texts of one part.
     """
@@ -58,7 +57,7 @@ class BlockBuilder:
     max_length: int
     short_block_probability: float = 0.1
     seed: int = 0
-    kind: Literal["blocks", "sentences", "windows", "passages"] = "blocks"
+    kind: Literal["blocks", "spans", "passages"] = "blocks"
 
     def __post_init__(self) -> None:
         self.room = text_room(self.tokenizer, self.max_length)
@@ -120,12 +119,8 @@ class BlockBuilder:
         self, ids: np.ndarray, sentences: np.ndarray, number: int
     ) -> Iterator[tuple[np.ndarray, Sequence[int] | np.ndarray]]:
         """The texts of a document, and where the parts of each begin, the first at 0."""
-        if self.kind == "windows":
-            n_windows = -(-len(ids) // self.room)
-            yield ids, [i * len(ids) // n_windows for i in range(n_windows)]
-            return
         cuts = self._cut(sentences.tolist(), len(ids), number)
-        if self.kind == "sentences":
+        if self.kind == "spans":
             yield ids, [0, *cuts]
             return
         parts = np.split(sentences, np.searchsorted(sentences, cuts))

@@ -154,10 +154,10 @@ def make_examples(
         Data set, batches if they have a token budget, and facts for the run's record.
     """
     objective, seed = arguments.objective, arguments.seed
-    kinds: dict[str, Any] = {"cocondenser": arguments.spans, "ict": "passages"}
+    kinds: dict[str, Any] = {"cocondenser": "spans", "ict": "passages"}
     builder = BlockBuilder(
         tokenizer,
-        max_length=arguments.span_length or arguments.max_length,
+        max_length=arguments.max_length,
         short_block_probability=arguments.short_block_probability,
         seed=arguments.blocks_seed,
         kind=kinds.get(objective, "blocks"),

@@ -45,8 +45,8 @@ def with_two_parts(
     if not is_kept.any():
         raise ValueError(
             f"None of the {n_documents} documents can be cut in two to make a pair: use "
-            "pretrain/own-text-condenser, or give whole documents (join_rows), or shorter spans "
-            "(max_length, or span_length)."
+            "pretrain/own-text-condenser, or give whole documents (join_rows), or a shorter "
+            "max_length."
         )
     documents = np.asarray(texts.with_format("numpy")["document"][:])
     n_kept = len(np.unique(documents[is_kept]))

@@ -72,8 +72,7 @@ def build_trainer(
             module.p = dropout
     defaults = {
         "objective": "cocondenser",
-        "max_length": 32,
-        "span_length": 24,
+        "max_length": 24,
         "contrastive_weight": 0.7,
         "similarity": "cosine",
         "temperature": 0.1,
