@@ -1,6 +1,5 @@
 """The settings of pre-training: for the trainer in Python, and as a recipe for the command."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,16 +19,6 @@ _ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
     ("cocondenser",): ("contrastive_weight",),
     ("ict",): ("query_length", "removal_probability"),
     ("condenser", "mlm"): ("tokens_per_batch",),
-}
-# Settings -> the least and the greatest value.
-_RANGES = {
-    "bow_weight": (0, math.inf),
-    "bow_weight_end": (0, math.inf),
-    "contrastive_weight": (0, math.inf),
-    "temperature": (1e-6, math.inf),
-    "removal_probability": (0, 1),
-    "short_block_probability": (0, 1),
-    "cache_chunk_size": (1, math.inf),
 }
 
 
@@ -98,10 +87,11 @@ class CondenserTrainingArguments(TrainingArguments):
             setattr(self, name, check_value(name, getattr(self, name), hint))
         for objectives, names in _ONLY_FOR.items():
             check_objective(self, objectives, names)
-        for name, (least, most) in _RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                raise ValueError(f"{name} is {value}, expected {least} to {most}.")
+        check_least(self, bow_weight=0, bow_weight_end=0, contrastive_weight=0)
+        check_least(self, temperature=1e-6, cache_chunk_size=1)
+        for name in ("removal_probability", "short_block_probability"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                raise ValueError(f"{name} is {value}, expected 0 to 1.")
         if self.bow_weight_end is not None and not self.bow_weight:
             raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
         if self.packed and self.attn_implementation is not None:
