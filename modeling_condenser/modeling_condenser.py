@@ -249,7 +249,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         except ImportError as error:
             raise ImportError("from_encoder needs the package condenser: install it.") from error
         folder = find_start(str(name_or_path), from_retriever=from_retriever, **kwargs)
-        config, similarity = open_config(folder, config_changes), "dot"
+        config, similarity = open_config(folder, config_changes, **kwargs), "dot"
         if config.model_type == cls.config_class.model_type:
             checkpoint = CondenserForMaskedLM.from_pretrained(
                 folder, config=config, dtype=torch.float32

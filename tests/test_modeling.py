@@ -126,7 +126,7 @@ def test_a_condenser_checkpoint_is_a_start_whose_head_is_new(tmp_path):
 
 @torch.no_grad()
 def test_a_checkpoint_and_an_export_of_version_0_1_open():
-    """Their outputs are those of version 0.1."""
+    """That version wrote both, and their outputs, from a tiny BERT with one head layer."""
     expected = json.loads((OLD_VERSION / "expected.json").read_text())
     checkpoint, export = OLD_VERSION / "checkpoint", OLD_VERSION / "export"
     texts = ["the old river.", "a museum near the fjord and the library"]
