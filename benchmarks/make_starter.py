@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from benchmarks.harness import as_bert
-from modeling_condenser import masked_lm_from_encoder
+from modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.encoder_parts import save_tokenizer
 from modeling_condenser.files.atomic import atomic_folder
 from modeling_condenser.files.contract import EncodingContract
@@ -61,7 +61,7 @@ def make_starter(runs: Sequence[Path], out: Path, *, corpus: Path, validation: P
     with corpus.open(encoding="utf-8") as lines:
         n_words = [len(json.loads(line)["text"].split()) for line in lines]
     trained = runs[-1] / MODEL_FOLDER
-    model = as_bert(masked_lm_from_encoder(str(trained), config_changes=DROPOUT))
+    model = as_bert(CondenserForMaskedLM.from_encoder(str(trained), config_changes=DROPOUT))
     tokenizer = AutoTokenizer.from_pretrained(trained)
     longest = model.config.max_position_embeddings
     with_segments = "token_type_ids" in tokenizer.model_input_names

@@ -33,11 +33,11 @@ from benchmarks.naive_baseline import LoopCollator, dense_losses
 from benchmarks.pretraining_text import Steps
 from modeling_condenser import (
     CondenserDataCollator,
+    CondenserForMaskedLM,
+    CondenserForPreTraining,
     CondenserTrainer,
     CondenserTrainingArguments,
-    condenser_from_encoder,
     cpu_kernels,
-    masked_lm_from_encoder,
     packing,
 )
 from modeling_condenser.files.settings import is_bfloat16_fast
@@ -147,11 +147,11 @@ def _open_tokenizer(arguments: argparse.Namespace) -> Any:
 
 def _open_condenser(arguments: argparse.Namespace) -> Any:
     set_seed(0)
-    return condenser_from_encoder(str(arguments.folder / "encoder"))
+    return CondenserForPreTraining.from_encoder(str(arguments.folder / "encoder"))
 
 
 def _open_bert(arguments: argparse.Namespace) -> BertForMaskedLM:
-    return as_bert(masked_lm_from_encoder(str(arguments.folder / "encoder")))
+    return as_bert(CondenserForMaskedLM.from_encoder(str(arguments.folder / "encoder")))
 
 
 def _turn_on(switches: set[str], model: Any) -> None:

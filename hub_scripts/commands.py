@@ -45,7 +45,7 @@ def pretrain(line: "CommandLine") -> None:
         from modeling_condenser.analysis.callback import readiness_callbacks
 
         callbacks = readiness_callbacks(settings)
-    folder = train(settings, callbacks=callbacks)
+    folder = train(**settings, callbacks=callbacks)
     print(f"checkpoint: {folder}")
     _print_next("export", folder.parent, f"{folder.parent}-encoder")
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .pretraining.collator import CondenserDataCollator
     from .pretraining.contrastive_trainer import ContrastiveTrainer
     from .pretraining.trainer import CondenserTrainer
-    from .pretraining.warm_start import condenser_from_encoder, masked_lm_from_encoder
     from .publishing.export import export, export_encoder
     from .publishing.push import push
     from .retrieval.index import Index, Passage
@@ -53,7 +52,6 @@ _NAMES = {
     ".pretraining.collator": "CondenserDataCollator",
     ".pretraining.contrastive_trainer": "ContrastiveTrainer",
     ".pretraining.trainer": "CondenserTrainer",
-    ".pretraining.warm_start": "condenser_from_encoder masked_lm_from_encoder",
     ".retrieval.index": "Index Passage",
 }
 

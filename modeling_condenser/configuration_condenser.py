@@ -3,7 +3,6 @@
 Travels to the Hub with `modeling_condenser.py`.
 """
 
-from dataclasses import field
 from difflib import get_close_matches
 from operator import attrgetter
 from typing import Any
@@ -29,6 +28,7 @@ SUPPORTED_ENCODERS = tuple(
 )
 
 POOLINGS = ("cls", "mean")
+SIMILARITIES = ("dot", "cosine")
 
 
 class CondenserConfig(PreTrainedConfig):
@@ -48,11 +48,8 @@ class CondenserConfig(PreTrainedConfig):
             `skip_from` is then 0.
         pooling: what the dense vector of a text is: "cls", the late vector of its first token, as
             in the papers, or "mean", the mean of its late vectors, special tokens included.
-        encoding: how else the encoder that pre-training started from makes vectors, if its files
-            say so: fields of the package's `EncodingContract`, and `normalize`, `prompts`,
-            `default_prompt_name` and `dtype`. Exports keep it.
-        lm_head_is_new: whether that encoder has an `encoding`, but no LM head. The losses of a new
-            LM head made MiniLM worse, so contrastive objectives leave them out.
+        similarity: "dot" or "cosine", by which dense vectors are compared. A contrastive training
+            sets it, and the export states it.
 
     Raises:
         ValueError: the encoder is not supported, or an argument is misspelt or out of range.
@@ -73,12 +70,16 @@ class CondenserConfig(PreTrainedConfig):
     late_mlm: bool = True
     head_mlm_probability: float | None = None
     pooling: str = "cls"
-    encoding: dict[str, Any] = field(default_factory=dict)
-    lm_head_is_new: bool = False
+    similarity: str = "dot"
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.encoder_config = _as_config(self.encoder_config)
         check_encoder(self.encoder_config)
+        # Version 0.1 wrote these two. Only the similarity of a contrast is still read.
+        kwargs.pop("lm_head_is_new", None)
+        encoding = kwargs.pop("encoding", None) or {}
+        if encoding.get("similarity") in SIMILARITIES:
+            self.similarity = encoding["similarity"]
         n_layers, rate = self.encoder_config.num_hidden_layers, self.head_mlm_probability
         if self.skip_from is None:
             self.skip_from = n_layers // 2 if rate is None else 0
@@ -91,8 +92,9 @@ class CondenserConfig(PreTrainedConfig):
                 "lie between 0 and 1 (RetroMAE: 0.5), and the head then reads embeddings, so leave "
                 "skip_from out."
             )
-        if self.pooling not in POOLINGS:
-            raise ValueError(f"pooling is {self.pooling!r}, expected {' or '.join(POOLINGS)}.")
+        for name, values in (("pooling", POOLINGS), ("similarity", SIMILARITIES)):
+            if (value := getattr(self, name)) not in values:
+                raise ValueError(f"{name} is {value!r}, expected {' or '.join(values)}.")
         if self.n_head_layers < 1:
             raise ValueError(
                 f"n_head_layers is {self.n_head_layers}, but a Condenser head has at least one "
@@ -137,12 +139,6 @@ class CondenserConfig(PreTrainedConfig):
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Any:
         """The backbone's configuration, in which transformers looks up the vocabulary size."""
         return self.encoder_config
-
-    def compare_by(self, similarity: str) -> None:
-        """State the similarity of the vectors, which a training may change."""
-        if similarity != self.encoding.get("similarity", "dot"):
-            kept = {name: value for name, value in self.encoding.items() if name != "normalize"}
-            self.encoding = {**kept, "similarity": similarity}
 
     vocab_size = property(attrgetter("encoder_config.vocab_size"))
     hidden_size = property(attrgetter("encoder_config.hidden_size"))

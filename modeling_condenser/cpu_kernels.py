@@ -121,8 +121,8 @@ def cpu_attention(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     has_gradient = torch.is_grad_enabled() and query.requires_grad
     n_kept = query.shape[0] * query.shape[1] * longest if has_gradient else 0  # at most
-    how = (seed, rate, scale, window or 0, n_kept)
-    return _attention(query, key, value, query_starts, key_starts, *how)[0]
+    options = (seed, rate, scale, window or 0, n_kept)
+    return _attention(query, key, value, query_starts, key_starts, *options)[0]
 
 
 class _Run(NamedTuple):
@@ -181,14 +181,14 @@ def _attention(
         parts = (query[:, run.queries], key[:, run.keys], value[:, run.keys])
         q, k, v = (part.unflatten(1, (run.n_blocks, -1)) for part in parts)
         n_keys = k.shape[2]
-        own = weights[run.weights].view(*q.shape[:3], n_keys) if n_kept else None
-        scores = torch.matmul(widen(q) * scale, widen(k).mT, out=own if is_wide else None)
+        stored = weights[run.weights].view(*q.shape[:3], n_keys) if n_kept else None
+        scores = torch.matmul(widen(q) * scale, widen(k).mT, out=stored if is_wide else None)
         if 0 < window < n_keys:
             position = torch.arange(n_keys)
             scores.masked_fill_((position[:, None] - position).abs() >= window, -torch.inf)
         shares = torch.softmax(scores, dim=-1, out=scores)
-        if own is not None and not is_wide:
-            own.copy_(shares)
+        if stored is not None and not is_wide:
+            stored.copy_(shares)
         if rate:
             shares = kept.like(shares).mul_(shares)
         mixed = _narrow(shares, v, n_keys) @ _narrow(v, v, n_keys)

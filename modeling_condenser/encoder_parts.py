@@ -24,6 +24,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .losses import block_of_rows, widen
 
+HEAD_WEIGHTS = ("head.", "head_norm.")  # how the names of the Condenser head's weights begin
+
 
 def find_layers(encoder: nn.Module) -> list[nn.Module]:
     """An encoder's layers in order; a shared layer is listed once."""
@@ -34,10 +36,10 @@ def find_layers(encoder: nn.Module) -> list[nn.Module]:
 
 def build_like(layer: Any, encoder_config: Any) -> nn.Module:
     """A new layer of the same class."""
-    needs_index = "layer_idx" in signature(type(layer)).parameters
-    indices = (getattr(module, "layer_idx", None) for module in layer.modules())
-    index = [next((i for i in indices if i is not None), None)] if needs_index else []
-    return type(layer)(encoder_config, *index)
+    if "layer_idx" not in signature(type(layer)).parameters:
+        return type(layer)(encoder_config)
+    indices = [getattr(module, "layer_idx", None) for module in layer.modules()]
+    return type(layer)(encoder_config, next((i for i in indices if i is not None), None))
 
 
 def build_final_norm(encoder: Any) -> nn.Module:
@@ -45,8 +47,10 @@ def build_final_norm(encoder: Any) -> nn.Module:
 
     The LM head of such an encoder was trained on normalised vectors.
     """
-    norms = (getattr(encoder, name, None) for name in ("final_norm", "norm"))
-    return copy.deepcopy(next((norm for norm in norms if norm is not None), nn.Identity()))
+    for name in ("final_norm", "norm"):
+        if (norm := getattr(encoder, name, None)) is not None:
+            return copy.deepcopy(norm)
+    return nn.Identity()
 
 
 @dataclass(frozen=True)
@@ -60,23 +64,23 @@ class LayerCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def repeat(self, layer: nn.Module, hidden: torch.Tensor, *, read: Any = None) -> torch.Tensor:
-        """Call another layer of the same class: (B, T, H) to (B, T, H), or to the rows read."""
+    def repeat(self, layer: nn.Module, hidden: torch.Tensor, *, rows: Any = None) -> torch.Tensor:
+        """Call another layer of the same class: (B, T, H) to (B, T, H), or to only these rows."""
         args, kwargs = (hidden, *self.args), self.kwargs
-        if read is not None:
-            args, kwargs = read.narrow(args, kwargs)
+        if rows is not None:
+            args, kwargs = rows.narrow(args, kwargs)
         result = layer(*args, **kwargs)
         return result[0] if isinstance(result, tuple) else result
 
 
 @contextmanager
-def recorded_calls(layer: nn.Module, read: Any = None) -> Iterator[list[LayerCall]]:
-    """Record a layer's calls, and narrow them to the rows that are read."""
+def recorded_calls(layer: nn.Module, rows: Any = None) -> Iterator[list[LayerCall]]:
+    """Record a layer's calls, and narrow them to these rows."""
     calls: list[LayerCall] = []  # shared layers are called several times
 
     def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         calls.append(LayerCall(args[1:], kwargs))
-        return None if read is None else read.narrow(args, kwargs)
+        return None if rows is None else rows.narrow(args, kwargs)
 
     hook = layer.register_forward_pre_hook(record, with_kwargs=True)
     try:
@@ -151,9 +155,11 @@ def replace_cls(
 
 def position_offset(encoder: nn.Module) -> int:
     """The position of a text's first token; RoBERTa counts from the padding token's id + 1."""
-    tables = (getattr(module, "position_embeddings", None) for module in encoder.modules())
-    table = next((table for table in tables if isinstance(table, nn.Embedding)), None)
-    return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
+    for module in encoder.modules():
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, nn.Embedding):
+            return 0 if table.padding_idx is None else table.padding_idx + 1
+    return 0
 
 
 def n_positions(encoder: Any) -> int | None:
@@ -161,6 +167,21 @@ def n_positions(encoder: Any) -> int | None:
     config = getattr(encoder.config, "encoder_config", encoder.config)  # of a CondenserModel
     n_rows = getattr(config, "max_position_embeddings", None)
     return n_rows - position_offset(encoder) if isinstance(n_rows, int) and n_rows > 0 else None
+
+
+def refuse_incomplete(name_or_path: Any, missing: set[str], unexpected: set[str]) -> None:
+    """Raise if a checkpoint has missing or unexpected weights."""
+    if missing and all(key.startswith(HEAD_WEIGHTS) for key in missing):
+        raise ValueError(
+            f"{name_or_path} has no Condenser head, and a random head can corrupt the backbone: "
+            "continue from a checkpoint with its head, or pass new_head=True to start a new one."
+        )
+    if missing or unexpected:
+        raise ValueError(
+            f"{name_or_path} does not fit the model: {len(missing)} weights are missing "
+            f"{sorted(missing)[:3]}, {len(unexpected)} are unexpected {sorted(unexpected)[:3]}. "
+            "Open a plain encoder with from_encoder."
+        )
 
 
 def freeze_pooler(encoder: nn.Module) -> None:
@@ -219,21 +240,20 @@ def write_modules(folder: Path, dimension: int, *, pooling: str, encoding: dict[
 
 
 def contract_of(config: Any, *, longest: int) -> dict[str, Any]:
-    """The encoding contract of a checkpoint: what its config states, and defaults.
+    """The encoding contract of a checkpoint: pooling and similarity of its config, and defaults.
 
     The fields are those of the package's `EncodingContract`; `longest` is the default length.
     """
-    default = {
+    return {
         "query_max_length": longest,
         "passage_max_length": longest,
-        "similarity": "dot",
+        "pooling": config.pooling,
+        "similarity": config.similarity,
         "title_separator": " ",
         "query_prompt": "",
         "passage_prompt": "",
         "token_type_ids": False,
     }
-    stated = {name: config.encoding.get(name, value) for name, value in default.items()}
-    return {**stated, "pooling": config.pooling}
 
 
 def write_encoder(
@@ -307,16 +327,16 @@ def take_lm_head(masked_lm: PreTrainedModel) -> tuple[nn.Module, dict[str, str]]
     encoder, tied = masked_lm.base_model_prefix, dict(masked_lm._tied_weights_keys or {})
     names = [name for name, _ in masked_lm.named_children() if name != encoder]
     if len(names) == 1:
-        lm_head, theirs, ours = getattr(masked_lm, names[0]), f"{names[0]}.", "lm_head."
+        lm_head, prefix, new_prefix = getattr(masked_lm, names[0]), f"{names[0]}.", "lm_head."
     else:
-        lm_head, theirs, ours = _LMHead(masked_lm), "", "lm_head.masked_lm."
+        lm_head, prefix, new_prefix = _LMHead(masked_lm), "", "lm_head.masked_lm."
 
-    def renamed(key: str) -> str:
+    def rename(key: str) -> str:
         if key.startswith(f"{encoder}."):
             return "condenser.encoder" + key.removeprefix(encoder)
-        return ours + key.removeprefix(theirs)
+        return new_prefix + key.removeprefix(prefix)
 
-    return lm_head, {renamed(target): renamed(source) for target, source in tied.items()}
+    return lm_head, {rename(target): rename(source) for target, source in tied.items()}
 
 
 class _LMHead(nn.Module):

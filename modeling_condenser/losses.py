@@ -50,12 +50,12 @@ class MaskedTokens:
         n_items = _at_least_one(n_here * scale if n_items is None else n_items, labels.device)
         return cls(index, labels.flatten()[index], n_items, n_items / n_here.clamp(min=1))
 
-    def take(self, output: torch.Tensor, read: Any = None) -> torch.Tensor:
+    def take(self, output: torch.Tensor, rows: Any = None) -> torch.Tensor:
         """The rows of the masked tokens, (M, H), of an output (B, T, H).
 
-        `read` are the rows of a packed batch that were computed, if not all.
+        `rows` are those of a packed batch that were computed, if not all.
         """
-        index = self.index if read is None else torch.searchsorted(read.columns, self.index)
+        index = self.index if rows is None else torch.searchsorted(rows.positions, self.index)
         return output.flatten(0, 1).index_select(0, index)
 
 
@@ -79,11 +79,11 @@ def mlm_losses(
         reduction="none",
         ignore_index=IGNORE_INDEX,
     )
-    found, first = {}, 0
+    losses_by_name, first = {}, 0
     for name, (masked, rows) in predictions.items():
-        found[name] = losses[first : first + len(rows)].sum() / masked.n_items
+        losses_by_name[name] = losses[first : first + len(rows)].sum() / masked.n_items
         first += len(rows)
-    return found
+    return losses_by_name
 
 
 def bag_of_words_loss(

@@ -36,6 +36,7 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_condenser import CondenserConfig
 from .encoder_parts import (
+    HEAD_WEIGHTS,
     LayerCall,
     build_final_norm,
     build_like,
@@ -48,8 +49,8 @@ from .encoder_parts import (
     n_positions,
     pool,
     recorded_calls,
+    refuse_incomplete,
     replace_cls,
-    take_lm_head,
     write_encoder,
     write_modules,
 )
@@ -61,7 +62,6 @@ AUTO_MAP = {
     "AutoModelForMaskedLM": "modeling_condenser.CondenserForMaskedLM",
     "AutoModelForPreTraining": "modeling_condenser.CondenserForPreTraining",
 }
-_HEAD = ("head.", "head_norm.")  # how the names of the Condenser head's weights begin
 
 
 @dataclass
@@ -124,7 +124,7 @@ class CondenserPreTrainedModel(PreTrainedModel):
                 Path(save_directory),
                 config.hidden_size,
                 pooling=config.pooling,
-                encoding=config.encoding,
+                encoding={"similarity": config.similarity},
             )
 
     def save_encoder(
@@ -136,22 +136,17 @@ class CondenserPreTrainedModel(PreTrainedModel):
             folder: for weights (hidden states bit-identical to the backbone's), tokenizer,
                 sentence-transformers' modules and the encoding contract.
             tokenizer: by default that of the checkpoint that the model was loaded from.
-            contract: fields of the package's `EncodingContract`, which replace those of the model
-                that pre-training started from. Where neither states one: the dot product, and the
-                longest sequence that tokenizer and positions allow. Without a contract, weights
-                have the precision of that model's.
+            contract: fields of the package's `EncodingContract`, which replace those of the model's
+                configuration (pooling, similarity) and the longest sequence that tokenizer and
+                positions allow.
         """
         base: Any = self.base_model
         # Copies, because saving changes them.
         encoder, tokenizer = copy.deepcopy((base.encoder, tokenizer or find_tokenizer(self)))
         encoder.config._name_or_path = ""  # it may be a folder of this machine
-        limit, encoding = tokenizer.model_max_length, dict[str, Any]()
+        limit = tokenizer.model_max_length
         default = contract_of(self.config, longest=min(limit, n_positions(encoder) or limit))
-        if contract is None:
-            encoding = self.config.encoding
-            encoder.to(getattr(torch, encoding.get("dtype", "float32")))
-        whole = {**default, **(contract or {})}
-        write_encoder(Path(folder), encoder, tokenizer, whole, encoding=encoding)
+        write_encoder(Path(folder), encoder, tokenizer, {**default, **(contract or {})})
         return Path(folder)
 
 
@@ -200,8 +195,9 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     _has_head = False
     run_head: Any  # a method of `CondenserForPreTraining`
     # `packing.use_packing` sets it: a function of the masked tokens' rows in a packed batch and of
-    # `cu_seq_lens_q`, that gives the rows that a loss reads. The last layers compute only these.
-    choose_rows: Any = None
+    # `cu_seq_lens_q`, that returns the rows that the losses need (`packing.SelectedRows`). The last
+    # layers compute only these.
+    select_rows: Any = None
 
     def __init__(self, config: CondenserConfig):
         super().__init__(config)
@@ -211,18 +207,73 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         freeze_pooler(self.condenser.encoder)
 
     @classmethod
-    def from_encoder(cls, name_or_path: str, **settings: Any) -> Any:
-        """Start from a plain encoder: `condenser_from_encoder`, or `masked_lm_from_encoder`.
+    def from_encoder(
+        cls,
+        name_or_path: str | Path,
+        *,
+        n_head_layers: int = 2,
+        skip_from: int | None = None,
+        late_mlm: bool = True,
+        head_mlm_probability: float | None = None,
+        pooling: str | None = None,
+        config_changes: dict[str, Any] | None = None,
+        from_retriever: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Start from an encoder's backbone and LM head (section 3.4), with a new Condenser head.
 
-        It needs the package, which a checkpoint on the Hub does not.
+        The head's weights are drawn from torch's generator: call `transformers.set_seed` first.
+        This needs the package, unlike opening a checkpoint on the Hub.
+
+        Args:
+            name_or_path: Hub name or folder of a supported encoder, or of a Condenser checkpoint,
+                whose own head is then ignored; "starter" for the encoder that comes with the
+                package.
+            n_head_layers, skip_from, late_mlm, head_mlm_probability: see `CondenserConfig`.
+            pooling: "cls" or "mean"; by default that of a Condenser checkpoint, else "cls".
+            config_changes: attributes of the encoder's configuration, such as dropout.
+            from_retriever: accept a sentence-transformers model, and take its transformer.
+            **kwargs: for `from_pretrained` (`revision`, `token`, `cache_dir`, ...).
+
+        Raises:
+            ValueError: the encoder is not supported, is a model of sentence-transformers or lacks
+                weights, or a value is out of range.
         """
         try:
-            from modeling_condenser.pretraining import warm_start
+            from modeling_condenser.warm_start import (
+                find_start,
+                load_encoder,
+                name_start,
+                open_config,
+            )
         except ImportError as error:
             raise ImportError("from_encoder needs the package condenser: install it.") from error
-        if cls._has_head:
-            return warm_start.condenser_from_encoder(name_or_path, **settings)
-        return warm_start.masked_lm_from_encoder(name_or_path, **settings)
+        folder = find_start(str(name_or_path), from_retriever=from_retriever, **kwargs)
+        config, similarity = open_config(folder, config_changes, **kwargs), "dot"
+        if config.model_type == cls.config_class.model_type:
+            checkpoint = CondenserForMaskedLM.from_pretrained(
+                folder, config=config, dtype=torch.float32
+            )
+            encoder, lm_head = checkpoint.condenser.encoder, checkpoint.lm_head
+            pooling, similarity = pooling or config.pooling, config.similarity
+        else:
+            encoder, lm_head = load_encoder(folder, config, **kwargs)
+        encoder.config.name_or_path = name_start(str(name_or_path), folder)
+        new_config = CondenserConfig(
+            encoder_config=encoder.config,
+            n_head_layers=n_head_layers,
+            skip_from=skip_from,
+            late_mlm=late_mlm,
+            head_mlm_probability=head_mlm_probability,
+            pooling=pooling or "cls",
+            similarity=similarity,
+        )
+        model = cls(new_config)
+        model.condenser.encoder.load_state_dict(encoder.state_dict())
+        if lm_head is not None:
+            model.lm_head.load_state_dict(lm_head.state_dict())
+        model.tie_weights()
+        return model
 
     @classmethod
     def from_pretrained(
@@ -239,7 +290,9 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         wants_info, name = kwargs.pop("output_loading_info", False), pretrained_model_name_or_path
         loaded: Any = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         model, info = loaded
-        missing = {key for key in info["missing_keys"] if not (new_head and key.startswith(_HEAD))}
+        missing = set(info["missing_keys"])
+        if new_head:
+            missing = {key for key in missing if not key.startswith(HEAD_WEIGHTS)}
         refuse_incomplete(name, missing, set(info["unexpected_keys"]))
         freeze_pooler(model.condenser.encoder)  # loading replaces its weights
         return (model, info) if wants_info else model
@@ -261,12 +314,12 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         *,
         head_input_ids: torch.Tensor | None = None,
-        read: Any = None,
+        rows: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, Any, Any]:
         """Run the backbone, eqs. (6) and (7), on inputs of `forward`.
 
-        With `read`, the last layer computes only these rows of a packed batch.
+        With `rows`, the last layer computes only these rows of a packed batch.
 
         Returns:
             [cls_late ; late], (B, T, H); what the head reads beside cls_late, (B, T, H), which is
@@ -277,7 +330,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         if is_condenser:
             kwargs["output_hidden_states"] = True
         encoder, early = self.condenser.encoder, None
-        with recorded_calls(self.condenser.global_layer, read) as calls:
+        with recorded_calls(self.condenser.global_layer, rows) as calls:
             output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         output.layer_call = calls[-1]
         if is_condenser:
@@ -333,7 +386,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         Raises:
             ValueError: the second masking is missing, or the head does not read one.
         """
-        self._check_second_masking(labels, head_input_ids, head_targets)
+        self._check_second_masking(labels, head_targets)
         pooling, starts = self.config.pooling, kwargs.get("cu_seq_lens_q")
         masked = head_masked = None
         if labels is not None:
@@ -341,63 +394,57 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         if masked is not None and head_targets is not None:
             n_items, scale = num_head_items_in_batch, masked.scale
             head_masked = MaskedTokens.find(head_targets, head_masked_index, n_items, scale=scale)
-        head_read = self._rows_to_read(head_masked, kwargs)
-        # Other poolings read all rows.
-        read = self._rows_to_read(masked, kwargs) if pooling == "cls" else None
+        head_rows = self._select_rows(head_masked, kwargs)
+        # Other poolings need all rows.
+        rows = self._select_rows(masked, kwargs) if pooling == "cls" else None
         late, early, output = self.encode(
-            input_ids, attention_mask, head_input_ids=head_input_ids, read=read, **kwargs
+            input_ids, attention_mask, head_input_ids=head_input_ids, rows=rows, **kwargs
         )  # eqs. (6), (7)
-        among = read.starts if read else starts
-        cls_late, cd = pool(late, pooling, attention_mask=attention_mask, starts=among), None
+        starts_in_late = rows.starts if rows else starts
+        cls_late = pool(late, pooling, attention_mask=attention_mask, starts=starts_in_late)
         vectors = cls_late.flatten(0, 1)  # (B, H)
-        wanted = vectors if block_index is None else vectors.index_select(0, block_index)
+        returned = vectors if block_index is None else vectors.index_select(0, block_index)
         if vectors_only:
-            return CondenserForPreTrainingOutput(cls_late=wanted)
+            return CondenserForPreTrainingOutput(cls_late=returned)
+        cd = None
         if self._has_head:
-            cd = self.run_head(cls_late, early, output.layer_call, read=head_read)  # eq. (8)
-        found: dict[str, Any] = {"cls_late": wanted, "attentions": output.attentions}
+            cd = self.run_head(cls_late, early, output.layer_call, rows=head_rows)  # eq. (8)
+        outputs: dict[str, Any] = {"cls_late": returned, "attentions": output.attentions}
         if kwargs.get("output_hidden_states"):
-            found["hidden_states"] = output.hidden_states
+            outputs["hidden_states"] = output.hidden_states
         if masked is None or head_masked is None:
-            head_logits = None if cd is None else self.lm_head(cd)  # (B, T, V)
-            logits = self.lm_head(late)
-            return CondenserForPreTrainingOutput(head_logits=head_logits, logits=logits, **found)
+            outputs["head_logits"] = None if cd is None else self.lm_head(cd)  # (B, T, V)
+            return CondenserForPreTrainingOutput(logits=self.lm_head(late), **outputs)
         predictions = {}
         if cd is not None:
-            predictions["head_loss"] = head_masked, head_masked.take(cd, head_read)  # eq. (9)
+            predictions["head_loss"] = head_masked, head_masked.take(cd, head_rows)  # eq. (9)
         if cd is None or self.config.late_mlm:
-            predictions["late_loss"] = masked, masked.take(late, read)  # eq. (10)
-        losses = mlm_losses(self.lm_head, predictions)
+            predictions["late_loss"] = masked, masked.take(late, rows)  # eq. (10)
+        losses: dict[str, Any] = mlm_losses(self.lm_head, predictions)
         loss = torch.stack([*losses.values()]).sum()
         if bow_targets is not None:
             losses["bow_loss"] = bag_of_words_loss(
                 self.lm_head, vectors, bow_targets, starts, num_bags_in_batch, masked
             )
             loss = loss + bow_weight * losses["bow_loss"]  # eq. (11)
-        found |= losses
-        return CondenserForPreTrainingOutput(loss=loss, **found)
+        return CondenserForPreTrainingOutput(loss=loss, **outputs, **losses)
 
-    def _rows_to_read(self, masked: MaskedTokens | None, kwargs: dict[str, Any]) -> Any:
+    def _select_rows(self, masked: MaskedTokens | None, kwargs: dict[str, Any]) -> Any:
+        """The rows that the losses need, if the last layers may compute only these."""
         starts = kwargs.get("cu_seq_lens_q")
-        if self.choose_rows is None or masked is None or starts is None:
+        if self.select_rows is None or masked is None or starts is None:
             return None
         recomputes = getattr(self.condenser.global_layer, "gradient_checkpointing", False)
-        keeps_all = recomputes or kwargs.get("output_hidden_states")
-        return None if keeps_all else self.choose_rows(masked.index, starts)
+        if recomputes or kwargs.get("output_hidden_states"):
+            return None
+        return self.select_rows(masked.index, starts)
 
-    def _check_second_masking(self, labels: Any, head_input_ids: Any, head_targets: Any) -> None:
+    def _check_second_masking(self, labels: Any, head_targets: Any) -> None:
         rate = self.config.head_mlm_probability if self._has_head else None
-        is_given = [values is not None for values in (head_input_ids, head_targets)]
-        if rate is None and any(is_given):
+        if labels is not None and (rate is None) != (head_targets is None):
             raise ValueError(
-                "This model has no head_mlm_probability, so it reads no second masking: leave out "
-                "head_input_ids and head_targets."
-            )
-        if rate is not None and labels is not None and not all(is_given):
-            raise ValueError(
-                f"The head of this model has head_mlm_probability {rate}, so a batch with labels "
-                "must have head_input_ids and head_targets: make batches with "
-                f"CondenserDataCollator(head_mlm_probability={rate})."
+                f"head_mlm_probability of this model is {rate}, but the batch was made for another "
+                f"value: make batches with CondenserDataCollator(head_mlm_probability={rate})."
             )
 
 
@@ -416,7 +463,7 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         self.post_init()
 
     def run_head(
-        self, cls_late: torch.Tensor, early: torch.Tensor, layer_call: LayerCall, read: Any = None
+        self, cls_late: torch.Tensor, early: torch.Tensor, layer_call: LayerCall, rows: Any = None
     ) -> torch.Tensor:
         """Run the Condenser head on [cls_late ; early], eq. (8).
 
@@ -424,30 +471,15 @@ class CondenserForPreTraining(CondenserForMaskedLM):
             cls_late: (B, 1, H) dense vectors; (1, B, H) of a packed batch.
             early: (B, T, H) second output of `encode`, whose CLS vectors are replaced.
             layer_call: from the third output of `encode`.
-            read: the rows of a packed batch to compute, by default all.
+            rows: of a packed batch to compute, by default all.
 
         Returns:
-            [cls_cd ; cd], (B, T, H), or the rows `read`.
+            [cls_cd ; cd], (B, T, H), or only these rows.
         """
         hidden = replace_cls(early, cls_late, layer_call.kwargs.get("cu_seq_lens_q"))
         for layer in self.head[:-1]:
             hidden = layer_call.repeat(layer, hidden)
-        return self.head_norm(layer_call.repeat(self.head[-1], hidden, read=read))
-
-
-def refuse_incomplete(name_or_path: Any, missing: set[str], unexpected: set[str]) -> None:
-    """Raise if a checkpoint has missing or unexpected weights."""
-    if missing and all(key.startswith(_HEAD) for key in missing):
-        raise ValueError(
-            f"{name_or_path} has no Condenser head, and a random head can corrupt the backbone: "
-            "continue from a checkpoint with its head, or pass new_head=True to start a new one."
-        )
-    if missing or unexpected:
-        raise ValueError(
-            f"{name_or_path} does not fit the model: {len(missing)} weights are missing "
-            f"{sorted(missing)[:3]}, {len(unexpected)} are unexpected {sorted(unexpected)[:3]}. "
-            "Open a plain encoder with condenser_from_encoder."
-        )
+        return self.head_norm(layer_call.repeat(self.head[-1], hidden, rows=rows))
 
 
 CondenserModel.register_for_auto_class("AutoModel")
@@ -462,5 +494,4 @@ __all__ = [
     "CondenserForPreTraining",
     "CondenserForPreTrainingOutput",
     "CondenserModel",
-    "take_lm_head",
 ]

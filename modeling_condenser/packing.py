@@ -1,7 +1,7 @@
 """Batches without padding: all blocks of a batch in one row, (1, N), end to end.
 
 Attention stays within each block, through an attention back-end of transformers called "packed",
-and the last layers compute only the rows that a loss reads. Losses and gradients equal those of
+and the last layers compute only the rows that the losses need. Losses and gradients equal those of
 padded batches, which a model with packing still accepts.
 
 A packed batch holds B blocks in the fields of transformers' `DataCollatorWithFlattening`, made by
@@ -55,8 +55,8 @@ def why_not_packed(encoder: Any) -> str | None:
 def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
     """Replace a model's attention back-end, so that it accepts packed and padded batches.
 
-    With `narrow`, the last layers of backbone and head compute only the rows that a loss reads, if
-    the encoder's attention allows it.
+    With `narrow`, the last layers of backbone and head compute only the rows that the losses need,
+    if the encoder's attention allows it.
 
     Raises:
         ValueError: the encoder cannot take packed batches.
@@ -74,7 +74,7 @@ def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
     n_layers, skip_from = model.config.num_hidden_layers, model.config.skip_from
     is_global = layer_to_narrow(encoder) is model.condenser.global_layer
     can_narrow = is_global and n_layers > 1 and skip_from < n_layers
-    model.choose_rows = ReadRows.of if narrow and can_narrow else None
+    model.select_rows = SelectedRows.select if narrow and can_narrow else None
 
 
 def is_packing(model: CondenserForMaskedLM) -> bool:
@@ -98,17 +98,17 @@ def pack(batch: Mapping[str, torch.Tensor], *, padding: int = 0) -> dict[str, An
     }
     packed = lay_end_to_end(lengths.tolist(), columns)
     for name in _INDEX_OF.keys() & packed.keys():
-        packed[_INDEX_OF[name]] = _choose_rows(packed[name][0], packed["cu_seq_lens_q"])
+        packed[_INDEX_OF[name]] = _index_of_labels(packed[name][0], packed["cu_seq_lens_q"])
     return {**packed, "block_index": order.argsort()}
 
 
-def _choose_rows(labels: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+def _index_of_labels(labels: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     """The rows with a label, and others up to a multiple of `ROW_MULTIPLE` with the blocks' CLS."""
     is_chosen = labels != IGNORE_INDEX
     is_free = ~is_chosen
     is_free[starts[:-1].long()] = False
-    n_read = int(is_chosen.sum()) + len(starts) - 1
-    is_chosen[is_free.nonzero()[: -n_read % ROW_MULTIPLE, 0]] = True
+    n_rows = int(is_chosen.sum()) + len(starts) - 1
+    is_chosen[is_free.nonzero()[: -n_rows % ROW_MULTIPLE, 0]] = True
     return is_chosen.nonzero()[:, 0]
 
 
@@ -161,32 +161,33 @@ def layer_to_narrow(encoder: Any) -> nn.Module | None:
 
 
 @dataclass(frozen=True)
-class ReadRows:
-    """The rows of a packed batch that a loss reads: CLS and masked tokens.
+class SelectedRows:
+    """The rows of a packed batch that the losses need: CLS and masked tokens.
 
-    In the last layer the other rows serve only as keys and values.
+    In the last layer they are the queries of the attention. The other rows serve only as keys and
+    values.
 
     Attributes:
-        columns: (R,) int64, their positions among the N rows, in order.
+        positions: (R,) int64, their positions among the N rows, in order.
         starts: (B + 1,) int32, where each block begins among them.
     """
 
-    columns: torch.Tensor
+    positions: torch.Tensor
     starts: torch.Tensor
 
     @classmethod
-    def of(cls, index: torch.Tensor, starts: torch.Tensor) -> "ReadRows":
-        """CLS, and the rows of an index, (M,).
+    def select(cls, index: torch.Tensor, starts: torch.Tensor) -> "SelectedRows":
+        """CLS of each block, and the rows of an index, (M,).
 
         `starts`, (B + 1,), is `cu_seq_lens_q` of the batch.
         """
-        columns = torch.cat([starts[:-1].long(), index]).sort().values
-        return cls(columns, torch.searchsorted(columns, starts.long()).int())
+        positions = torch.cat([starts[:-1].long(), index]).sort().values
+        return cls(positions, torch.searchsorted(positions, starts.long()).int())
 
     def narrow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """A layer's call with only these rows as queries, and all rows as keys."""
-        own = {"kv_states": args[0], "cu_seq_lens_q": self.starts}
-        return (args[0].index_select(1, self.columns), *args[1:]), {**kwargs, **own}
+        changed = {"kv_states": args[0], "cu_seq_lens_q": self.starts}
+        return (args[0].index_select(1, self.positions), *args[1:]), {**kwargs, **changed}
 
 
 def offset_positions(inputs: dict[str, Any], offset: int) -> dict[str, Any]:
@@ -272,18 +273,18 @@ def cuda_attention(
     window: int | None,
 ) -> torch.Tensor:
     """The same as `cpu_attention`: flash attention, or padded for local attention."""
-    how: Any = {"dropout_p": rate, "scale": scale}
+    options: Any = {"dropout_p": rate, "scale": scale}
     query, key, value = (part.transpose(0, 1).contiguous() for part in (query, key, value))
     if window is not None:
-        return _attend_padded(query, key, value, key_starts, longest, window, how)
+        return _attend_padded(query, key, value, key_starts, longest, window, options)
 
     def nest(packed: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        known: Any = {"min_seqlen": 1, "max_seqlen": longest}
-        nested = torch.nested.nested_tensor_from_jagged(packed, starts.long(), **known)
+        lengths: Any = {"min_seqlen": 1, "max_seqlen": longest}
+        nested = torch.nested.nested_tensor_from_jagged(packed, starts.long(), **lengths)
         return nested.transpose(1, 2)
 
     output = F.scaled_dot_product_attention(
-        nest(query, query_starts), nest(key, key_starts), nest(value, key_starts), **how
+        nest(query, query_starts), nest(key, key_starts), nest(value, key_starts), **options
     )
     return output.transpose(1, 2).values()
 
@@ -295,7 +296,7 @@ def _attend_padded(
     starts: torch.Tensor,
     longest: int,
     window: int,
-    how: dict[str, Any],
+    options: dict[str, Any],
 ) -> torch.Tensor:
     """Local attention of all blocks in one call, padded for this call only; (N, heads, D)."""
     n_blocks, n_rows = len(starts) - 1, len(query)
@@ -312,7 +313,7 @@ def _attend_padded(
     near = _window(longest, window, query.device)
     # Rows of padding see themselves, because each row must see something.
     is_seen = is_seen & near | near.new_ones(longest).diag()
-    output = F.scaled_dot_product_attention(pad(query), pad(key), pad(value), is_seen, **how)
+    output = F.scaled_dot_product_attention(pad(query), pad(key), pad(value), is_seen, **options)
     return output.transpose(1, 2).flatten(0, 1)[places]
 
 
@@ -325,7 +326,7 @@ def _window(length: int, width: int, device: torch.device) -> torch.Tensor:
 def keys_and_values(module: nn.Module) -> tuple[nn.Module, nn.Module] | None:
     """The projections of keys and of values of an attention, if it has separate ones."""
     for key, value in _KEYS_AND_VALUES:
-        found = getattr(module, key, None), getattr(module, value, None)
-        if all(isinstance(part, nn.Linear) for part in found):
-            return found  # type: ignore[return-value]
+        projections = getattr(module, key, None), getattr(module, value, None)
+        if all(isinstance(part, nn.Linear) for part in projections):
+            return projections  # type: ignore[return-value]
     return None

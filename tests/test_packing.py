@@ -106,7 +106,7 @@ def test_rows_are_omitted_only_where_nothing_reads_them(name, n_layers, skip_fro
     config = CondenserConfig(encoder_config=encoder_config, skip_from=skip_from)
     model = CondenserForPreTraining(config)
     use_packing(model)
-    assert (model.choose_rows is not None) == omits
+    assert (model.select_rows is not None) == omits
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, set_seed
 
-from modeling_condenser import condenser_from_encoder
+from modeling_condenser import CondenserForPreTraining
 from tests.backbones.encoders import BACKBONES
 from tests.publishing.making import run_isolated
 
@@ -61,7 +61,7 @@ def test_every_checkpoint_opens_without_this_package_and_saves_itself_again(text
         set_seed(0)
         encoder = backbone.save(tmp_path / "encoder" / backbone.title, texts)
         folders.append(str(tmp_path / backbone.title.replace("-", "_")))
-        model = condenser_from_encoder(str(encoder), n_head_layers=2, skip_from=1)
+        model = CondenserForPreTraining.from_encoder(str(encoder), n_head_layers=2, skip_from=1)
         model.save_pretrained(folders[-1])
         AutoTokenizer.from_pretrained(encoder).save_pretrained(folders[-1])
         expected.append(names["measure"](folders[-1], TEXTS))

@@ -219,13 +219,10 @@ def mask_texts(model: Any, retriever: Retriever, sample: Sample) -> list[dict[st
     """Make masked batches of texts; the masks depend on the seed and a text's place only."""
     tokenizer, max_length = retriever.model.tokenizer, _longest(retriever, sample.measuring)
     collator = CondenserDataCollator(
-        tokenizer,
-        max_length=max_length,
-        head_mlm_probability=model.config.head_mlm_probability,
-        prompts=[retriever.contract.passage_prompt],
+        tokenizer, max_length=max_length, head_mlm_probability=model.config.head_mlm_probability
     )
-    how: Any = {"add_special_tokens": False, "truncation": True, "max_length": max_length}
-    ids = tokenizer(sample.texts, **how)["input_ids"]
+    limits: Any = {"add_special_tokens": False, "truncation": True, "max_length": max_length}
+    ids = tokenizer(sample.texts, **limits)["input_ids"]
     keys = random_keys(sample.measuring.sample_seed, np.arange(len(ids)))
     blocks, n = with_keys(ids, keys), max(TOKENS_PER_BATCH // max_length, 1)
     batches = [collator(blocks[first : first + n]) for first in range(0, len(blocks), n)]

@@ -163,7 +163,7 @@ def _keep_cls(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple,
     if starts is None:
         return args, kwargs
     one_each = torch.arange(len(starts), dtype=starts.dtype, device=starts.device)
-    args, kwargs = packing.ReadRows(starts[:-1].long(), one_each).narrow(args, kwargs)
+    args, kwargs = packing.SelectedRows(starts[:-1].long(), one_each).narrow(args, kwargs)
     return args, {**kwargs, "max_length_q": 1}
 
 

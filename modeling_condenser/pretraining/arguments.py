@@ -1,6 +1,5 @@
 """The settings of pre-training: for the trainer in Python, and as a recipe for the command."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -9,7 +8,7 @@ from transformers import TrainingArguments
 
 from modeling_condenser.files.settings import check_least, check_value
 
-Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
+Objective = Literal["condenser", "mlm", "cocondenser", "ict"]
 Pooling = Literal["cls", "mean"]
 WITH_HEAD = ("condenser", "cocondenser")
 HEAD_SETTINGS = ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
@@ -17,22 +16,9 @@ CONTRASTIVE = ("cocondenser", "ict")  # objectives whose loss is over the whole 
 # Objectives -> the settings that only they have.
 _ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
     CONTRASTIVE: ("similarity", "temperature", "cache_chunk_size"),
-    ("cocondenser",): ("contrastive_weight", "spans", "span_length"),
+    ("cocondenser",): ("contrastive_weight",),
     ("ict",): ("query_length", "removal_probability"),
-    ("tsdae",): ("deletion_probability",),
-    ("condenser", "mlm", "tsdae"): ("tokens_per_batch",),
-    ("condenser", "mlm", *CONTRASTIVE): ("mlm_probability", "bow_weight", "packed"),
-}
-# Settings -> the least and the greatest value.
-_RANGES = {
-    "bow_weight": (0, math.inf),
-    "bow_weight_end": (0, math.inf),
-    "contrastive_weight": (0, math.inf),
-    "temperature": (1e-6, math.inf),
-    "removal_probability": (0, 1),
-    "deletion_probability": (0, 1),
-    "short_block_probability": (0, 1),
-    "cache_chunk_size": (1, math.inf),
+    ("condenser", "mlm"): ("tokens_per_batch",),
 }
 
 
@@ -48,8 +34,7 @@ class CondenserTrainingArguments(TrainingArguments):
     Attributes:
         objective: "condenser"; "mlm", plain masked language modelling, the control; "cocondenser",
             the Condenser's losses on two spans of each document and a contrast of their vectors;
-            "ict", the Inverse Cloze Task; "tsdae", a decoder that reconstructs blocks from the
-            vectors of noisy copies. With "cocondenser" and "ict", batch sizes count pairs.
+            "ict", the Inverse Cloze Task. With "cocondenser" and "ict", batch sizes count pairs.
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length.
         mlm_probability: share of a block's tokens to mask.
@@ -64,16 +49,13 @@ class CondenserTrainingArguments(TrainingArguments):
         attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...).
         tokens_per_batch: upper limit of tokens in a device's batch, with special tokens, in place
             of `per_device_train_batch_size`.
-        similarity: "dot" as published, or "cosine"; by default that of the start if its files state
-            it, else "dot".
+        similarity: of a contrast: "dot" as published, or "cosine"; by default that of the
+            checkpoint that is continued, else "dot".
         temperature: divides similarities; 1 for dot and 0.05 for cosine by default.
         cache_chunk_size: texts whose activations are held at once (gradient cache); all by default.
         contrastive_weight: weight of the contrastive loss, added to the MLM losses.
-        spans: "sentences" for spans of whole sentences, "windows" for windows of equal length.
-        span_length: longest span in tokens, with special tokens; `max_length` by default.
         query_length: longest pseudo-query in tokens, with special tokens; at most `max_length`.
         removal_probability: share of contexts that their pseudo-query is removed from.
-        deletion_probability: how likely each word is deleted in the copies that TSDAE encodes.
     """
 
     objective: Objective = "condenser"
@@ -91,11 +73,8 @@ class CondenserTrainingArguments(TrainingArguments):
     temperature: float | None = None
     cache_chunk_size: int | None = None
     contrastive_weight: float = 1.0
-    spans: Literal["sentences", "windows"] = "sentences"
-    span_length: int | None = None
     query_length: int = 64
     removal_probability: float = 0.9
-    deletion_probability: float = 0.6
     dataloader_pin_memory: bool = field(default_factory=torch.cuda.is_available)
 
     def __post_init__(self) -> None:
@@ -108,10 +87,11 @@ class CondenserTrainingArguments(TrainingArguments):
             setattr(self, name, check_value(name, getattr(self, name), hint))
         for objectives, names in _ONLY_FOR.items():
             check_objective(self, objectives, names)
-        for name, (least, most) in _RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                raise ValueError(f"{name} is {value}, expected {least} to {most}.")
+        check_least(self, bow_weight=0, bow_weight_end=0, contrastive_weight=0)
+        check_least(self, temperature=1e-6, cache_chunk_size=1)
+        for name in ("removal_probability", "short_block_probability"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                raise ValueError(f"{name} is {value}, expected 0 to 1.")
         if self.bow_weight_end is not None and not self.bow_weight:
             raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
         if self.packed and self.attn_implementation is not None:
@@ -137,8 +117,10 @@ class PretrainingRecipe:
         head_mlm_probability: the head reads the block masked a second time at this rate, as
             RetroMAE's does, instead of the early layer (`CondenserConfig`).
         pooling: "cls" or "mean", what the dense vector is that all parts read; by default that of
-            the start if its files state it, else "cls" as in the papers.
+            a Condenser checkpoint, else "cls" as in the papers.
         new_head: start a new head, also if the checkpoint has one.
+        from_retriever: accept a model of sentence-transformers as `encoder`, and take its
+            transformer, without its prompts and normalisation.
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
         base_learning_rate: of an encoder of BERT base's size, from which that of another size
             follows if learning_rate is not set.
@@ -156,6 +138,7 @@ class PretrainingRecipe:
     head_mlm_probability: float | None = None
     pooling: Pooling | None = None
     new_head: bool = False
+    from_retriever: bool = False
     encoder_changes: dict[str, Any] = field(default_factory=dict)
     base_learning_rate: float | None = None
     readiness: dict[str, Any] | None = None

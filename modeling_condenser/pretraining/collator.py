@@ -31,7 +31,7 @@ PAD_MULTIPLE = 8
 
 @dataclass
 class CondenserDataCollator:
-    """Adds prompts, CLS and SEP, cuts blocks that are too long, masks words, and pads or packs.
+    """Adds CLS and SEP, cuts blocks that are too long, masks words, and pads or packs.
 
     Args:
         tokenizer: WordPiece, byte-level BPE or SentencePiece, with mask, padding and CLS tokens.
@@ -41,9 +41,6 @@ class CondenserDataCollator:
         head_mlm_probability: share of a block's tokens to mask a second time, independently, for a
             head that reads them instead of the early layer (`CondenserConfig`).
         bag_of_words: add `bow_targets`, the tokens that the dense vector must predict.
-        prompts: put before the examples in turn, after CLS: one for blocks, or one for the queries
-            and one for the passages of pairs. Prompts count as tokens, but are never masked,
-            predicted or in bags.
         packed: make packed batches (`packing.py`), for a model after `use_packing`.
 
     Raises:
@@ -56,7 +53,6 @@ class CondenserDataCollator:
     mlm_probability: float | None = 0.15
     head_mlm_probability: float | None = None
     bag_of_words: bool = False
-    prompts: Sequence[str] = ("",)
     packed: bool = False
 
     def __post_init__(self) -> None:
@@ -72,9 +68,7 @@ class CondenserDataCollator:
         self.mask_token_id, self.pad_token_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.word_starts = WordStarts(tokenizer)
         self._prefix, self._suffix = special_frame(tokenizer)
-        self._prompts = [prompt_ids(tokenizer, prompt) for prompt in self.prompts]
-        rooms = [text_room(tokenizer, self.max_length, prompt=prompt) for prompt in self.prompts]
-        self._rooms = np.array(rooms)
+        self._room = text_room(tokenizer, self.max_length)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -93,8 +87,12 @@ class CondenserDataCollator:
             the unmasked block at its first position, otherwise -100. A packed batch has the fields
             that `packing.py` describes.
         """
-        blocks, keys = self.read(examples)
-        ids, is_text, is_token = self.frame(blocks)
+        if all("mask_key" in example for example in examples):
+            keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
+        else:
+            keys = torch.randint(2**62, (len(examples),)).numpy()
+        blocks = [self._strip(example) for example in examples]
+        ids, is_text, is_token = self._pad(self._cut(blocks, keys))
         masked, labels = self._mask(ids, is_text, keys, self.mlm_probability)
         columns = {"input_ids": masked, "attention_mask": is_token, "labels": labels}
         if self.head_mlm_probability is not None:
@@ -105,6 +103,48 @@ class CondenserDataCollator:
             columns["bow_targets"] = self._bags_of_words(ids, is_text)
         batch = {name: torch.from_numpy(values).long() for name, values in columns.items()}
         return pack(batch, padding=self.pad_token_id) if self.packed else batch
+
+    def _strip(self, example: Mapping[str, Any]) -> np.ndarray:
+        """The token ids of an example, without padding and the special tokens around its text."""
+        if "input_ids" not in example:
+            raise ValueError(
+                "An example has no input_ids: tokenize its text, or give it to a CondenserTrainer."
+            )
+        ids = np.asarray(example["input_ids"])
+        mask = example.get("attention_mask")
+        if mask is not None:
+            ids = ids[np.asarray(mask, dtype=bool)]
+        start, end = len(self._prefix), len(ids) - len(self._suffix)
+        if np.array_equal(ids[:start], self._prefix) and np.array_equal(ids[end:], self._suffix):
+            ids = ids[start:end]
+        # A block that was made of text has a `mask_key`; its text may name the token.
+        ends = (*ids[:1], *ids[-1:])
+        if mask is None and "mask_key" not in example and self.pad_token_id in ends:
+            raise ValueError(
+                f"input_ids begin or end with the padding token ({self.pad_token_id}), and there "
+                "is no attention_mask: keep this column of the tokenizer."
+            )
+        return ids
+
+    def _cut(self, blocks: list[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
+        """Cut blocks that are longer than fits to a random window."""
+        excess = np.array([max(len(block) - self._room, 0) for block in blocks])
+        draws = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
+        starts = (draws * (excess + 1)).astype(np.int64)
+        pairs = zip(blocks, starts, strict=True)
+        return [block[start : start + self._room] for block, start in pairs]
+
+    def _pad(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Add special tokens and padding: ids, is it text, is it a token; each (B, T)."""
+        rows = [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]
+        lengths = np.array([len(row) for row in rows])[:, None]  # (B, 1)
+        width = min(-(-int(lengths.max()) // PAD_MULTIPLE) * PAD_MULTIPLE, self.max_length)
+        position = np.arange(width)
+        is_token = position < lengths
+        is_text = (position >= len(self._prefix)) & (position < lengths - len(self._suffix))
+        ids = np.full(is_token.shape, self.pad_token_id, dtype=np.int64)
+        ids[is_token] = np.concatenate(rows)
+        return ids, is_text, is_token
 
     def _mask(
         self, ids: np.ndarray, is_text: np.ndarray, keys: np.ndarray, probability: float | None
@@ -127,44 +167,6 @@ class CondenserDataCollator:
         labels.ravel()[places[first]] = tokens[first]
         return labels
 
-    def read(self, examples: Sequence[Mapping[str, Any]]) -> tuple[list[np.ndarray], np.ndarray]:
-        """Blocks of the examples, without special tokens and cut to fit, and their keys, (B,)."""
-        if all("mask_key" in example for example in examples):
-            keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
-        else:
-            keys = torch.randint(2**62, (len(examples),)).numpy()
-        if not all("input_ids" in example for example in examples):
-            raise ValueError(
-                "The examples have no input_ids: tokenize their text, or give it to a "
-                "CondenserTrainer."
-            )
-        frame = (self._prefix, self._suffix)
-        blocks = [read_text(example, frame, self.pad_token_id) for example in examples]
-        rooms = np.resize(self._rooms, len(blocks))
-        excess = np.maximum(np.array([len(block) for block in blocks]) - rooms, 0)
-        where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
-        starts = (where * (excess + 1)).astype(np.int64)
-        cuts = zip(blocks, starts, rooms, strict=True)
-        return [block[i : i + room] for block, i, room in cuts], keys
-
-    def frame(
-        self, blocks: list[np.ndarray], *, prompted: bool = True
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Add special tokens, prompts and padding: ids, is it text, is it a token; each (B, T)."""
-        prompts = self._prompts if prompted else [self._prefix[:0]]
-        before = [np.concatenate([self._prefix, prompt]) for prompt in prompts]
-        before = [before[i % len(before)] for i in range(len(blocks))]
-        rows = [np.concatenate([*row, self._suffix]) for row in zip(before, blocks, strict=True)]
-        lengths = np.array([len(row) for row in rows])[:, None]  # (B, 1)
-        starts = np.array([len(start) for start in before])[:, None]
-        width = min(-(-int(lengths.max()) // PAD_MULTIPLE) * PAD_MULTIPLE, self.max_length)
-        position = np.arange(width)
-        is_token = position < lengths
-        is_text = (position >= starts) & (position < lengths - len(self._suffix))
-        ids = np.full(is_token.shape, self.pad_token_id, dtype=np.int64)
-        ids[is_token] = np.concatenate(rows)
-        return ids, is_text, is_token
-
 
 def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.ndarray]:
     """The ids, int64, of the special tokens that a tokenizer puts before and after a text."""
@@ -184,49 +186,11 @@ def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.nd
     return prefix, suffix
 
 
-def read_text(
-    example: Mapping[str, Any], frame: tuple[np.ndarray, np.ndarray], pad_token_id: int
-) -> np.ndarray:
-    """The token ids of an example, without padding and the special tokens around its text.
-
-    Raises:
-        ValueError: there is padding, but no `attention_mask`.
-    """
-    ids = np.asarray(example["input_ids"])
-    mask = example.get("attention_mask")
-    if mask is not None:
-        ids = ids[np.asarray(mask, dtype=bool)]
-    prefix, suffix = frame
-    start, end = len(prefix), len(ids) - len(suffix)
-    if all(map(np.array_equal, (ids[:start], ids[end:]), frame)):
-        ids = ids[start:end]
-    # A block that was made of text has a `mask_key`; its text may name the token.
-    if mask is None and "mask_key" not in example and pad_token_id in (*ids[:1], *ids[-1:]):
-        raise ValueError(
-            f"input_ids begin or end with the padding token ({pad_token_id}), and there is no "
-            "attention_mask: keep this column of the tokenizer, or tokenize without padding."
-        )
-    return ids
-
-
-def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> np.ndarray:
-    """The ids of a prompt, int64, as it stands before a text.
-
-    A blank at its end belongs to the token that follows it, if to any.
-    """
-    ids = tokenizer(prompt.rstrip(), add_special_tokens=False)["input_ids"]
-    return np.array(ids, dtype=np.int64)
-
-
-def text_room(
-    tokenizer: PreTrainedTokenizerBase, length: int, *, name: str = "max_length", prompt: str = ""
-) -> int:
-    """How many tokens of text fit beside the special tokens and a prompt."""
-    n_prompt = len(prompt_ids(tokenizer, prompt))
-    room = length - n_prompt - sum(map(len, special_frame(tokenizer)))
+def text_room(tokenizer: PreTrainedTokenizerBase, length: int, *, name: str = "max_length") -> int:
+    """How many tokens of text fit beside the special tokens."""
+    room = length - sum(map(len, special_frame(tokenizer)))
     if room <= 0:
-        beside = f" beside the prompt {prompt!r}" if prompt else ""
-        raise ValueError(f"{name} is {length}, which leaves no room for text{beside}.")
+        raise ValueError(f"{name} is {length}, which leaves no room for text.")
     return room
 
 

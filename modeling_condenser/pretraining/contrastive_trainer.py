@@ -24,7 +24,6 @@ from modeling_condenser.packing import pack
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import PAD_MULTIPLE
-from .examples import is_contrast_only
 from .trainer import CondenserTrainer
 
 
@@ -110,16 +109,9 @@ class ContrastiveTrainer(CondenserTrainer):
                 "The batch is one pair, without negatives: set per_device_train_batch_size to 2 or "
                 "more pairs; the papers' is 1,024."
             )
-        self.similarity = args.similarity or model.config.encoding.get("similarity", "dot")
-        if self.similarity not in ("dot", "cosine"):
-            raise ValueError(
-                f"The encoder compares by {self.similarity} similarity: state the similarity of "
-                "the contrast, dot or cosine, by which the export will compare."
-            )
-        model.config.compare_by(self.similarity)
-        self.only_contrast = is_contrast_only(model, args.objective)
+        self.similarity = args.similarity or model.config.similarity
+        model.config.similarity = self.similarity  # by which the export will compare
         super().__init__(model, args, **kwargs)
-        self.facts["only_contrast"] = self.only_contrast
         if args.objective == "ict":  # nothing is masked
             self.logged_losses = ("bow_loss",)
         _check_pairs(self.train_dataset, batch, "train")
@@ -161,9 +153,9 @@ class ContrastiveTrainer(CondenserTrainer):
             # Processes exchange gradients once: in the backward pass of the last chunk.
             with nullcontext() if is_last else self.accelerator.no_sync(model):
                 with random_state:
-                    model_loss, own = self._run(model, chunk, num_items_in_batch)
+                    model_loss, chunk_vectors = self._run(model, chunk, num_items_in_batch)
                 value = value + model_loss.detach()
-                surrogate = model_loss + (own * cache[chunk.rows]).sum()
+                surrogate = model_loss + (chunk_vectors * cache[chunk.rows]).sum()
                 if not is_last:
                     self.accelerator.backward(surrogate)
         # The value of the whole loss, with the gradient of the surrogate.
@@ -173,9 +165,6 @@ class ContrastiveTrainer(CondenserTrainer):
         self, model: torch.nn.Module, chunk: Chunk, num_items: torch.Tensor | int | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The model's own loss of a chunk, and its vectors (C, H), with their graph."""
-        if self.only_contrast:
-            vectors = _vectors(model(**chunk.inputs, vectors_only=True))
-            return vectors.new_zeros(()), vectors
         loss, outputs = super().compute_loss(
             model, chunk.inputs, return_outputs=True, num_items_in_batch=num_items
         )

@@ -44,11 +44,10 @@ _VERSION = 2  # to increase when the same documents give other blocks
 class BlockBuilder:
     """Cuts documents into blocks; the result depends on the seed and the documents only.
 
-    Blocks have at most `max_length` tokens with special ones and `prompt`, which the collator adds.
-    A share of `short_block_probability` has a random length below that.
+    Blocks have at most `max_length` tokens with special ones, which the collator adds. A share of
+    `short_block_probability` has a random length below that.
 
-    For pairs, the other kinds make texts of parts: "sentences", a document, whose parts are its
-    blocks; "windows", a document, whose parts are as few windows of equal length as fit;
+    For pairs, the other kinds make texts of parts: "spans", a document, whose parts are its blocks;
     "passages", a block of two sentences or more, even if these are longer than `max_length`, whose
     parts are its sentences. Short documents give texts of one part.
     """
@@ -58,11 +57,10 @@ class BlockBuilder:
     max_length: int
     short_block_probability: float = 0.1
     seed: int = 0
-    prompt: str = ""
-    kind: Literal["blocks", "sentences", "windows", "passages"] = "blocks"
+    kind: Literal["blocks", "spans", "passages"] = "blocks"
 
     def __post_init__(self) -> None:
-        self.room = text_room(self.tokenizer, self.max_length, prompt=self.prompt)
+        self.room = text_room(self.tokenizer, self.max_length)
         self.n_least = 2 if self.kind == "passages" else 1  # sentences of a block
         self.features = Features({"input_ids": List(Value("int32"))})  # without special tokens
         if self.kind != "blocks":  # where the parts begin, and the document's place in the corpus
@@ -70,31 +68,31 @@ class BlockBuilder:
 
     def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
         """The blocks or texts of documents as columns; `numbers` are their places in the corpus."""
-        found = [
-            (ids, starts, number)
-            for number, document in zip(numbers, self._tokenize(texts), strict=True)
-            if len(document[0])
-            for ids, starts in self._split(*document, number)
-        ]
-        return {name: [row[i] for row in found] for i, name in enumerate(self.features)}
+        rows = []
+        for number, (ids, sentences) in zip(numbers, self._tokenize(texts), strict=True):
+            if len(ids):
+                rows += [(*parts, number) for parts in self._split(ids, sentences, number)]
+        return {name: [row[i] for row in rows] for i, name in enumerate(self.features)}
 
     def _tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each document, int32, and where its sentences begin among them."""
         # Arrays, because one document may be a whole library.
-        ids, sentences = ([array(kind) for _ in texts] for kind in "iq")
-        parts = [(i, part) for i, text in enumerate(texts) for part in _cut_text(text or "")]
+        ids, sentences = [array("i") for _ in texts], [array("q") for _ in texts]
+        parts: list[tuple[int, str]] = []
+        for i, text in enumerate(texts):
+            parts += [(i, part) for part in _cut_text(text or "")]
         for chunk in in_chunks(parts, most=_CHUNK, text=itemgetter(1)):
             encoded = self.tokenizer(
-                [text for _, text in chunk],
+                [part for _, part in chunk],
                 add_special_tokens=False,
                 return_offsets_mapping=True,
                 verbose=False,
             )
             columns = (chunk, encoded["input_ids"], encoded["offset_mapping"])
-            for (i, text), tokens, offsets in zip(*columns, strict=True):
+            for (i, part), tokens, offsets in zip(*columns, strict=True):
                 spans = np.array(offsets, dtype=np.int64).reshape(-1, 2)
-                first = _first_tokens(text, spans).tolist()
-                n_before, starts = len(ids[i]), self._cut_sentences(text, spans, first)
+                first = _first_tokens(part, spans).tolist()
+                n_before, starts = len(ids[i]), self._cut_sentences(part, spans, first)
                 sentences[i].extend(n_before + start for start in starts)
                 ids[i].extend(tokens)
         for document in zip(ids, sentences, strict=True):
@@ -111,23 +109,18 @@ class BlockBuilder:
             is_long = end - start > self.room
             while is_long and end - start > most:
                 n_parts = -(-(end - start) // most)
-                last = start - (start - end) // n_parts
-                words = (
-                    i for i in range(last, (start + last) // 2, -1) if _is_word(text, spans[i])
-                )
-                start = next(words, last)
+                place = last = start - (start - end) // n_parts
+                while place > (start + last) // 2 and not _begins_word(text, spans[place]):
+                    place -= 1
+                start = place if place > (start + last) // 2 else last
                 yield start
 
     def _split(
         self, ids: np.ndarray, sentences: np.ndarray, number: int
     ) -> Iterator[tuple[np.ndarray, Sequence[int] | np.ndarray]]:
         """The texts of a document, and where the parts of each begin, the first at 0."""
-        if self.kind == "windows":
-            n_windows = -(-len(ids) // self.room)
-            yield ids, [i * len(ids) // n_windows for i in range(n_windows)]
-            return
         cuts = self._cut(sentences.tolist(), len(ids), number)
-        if self.kind == "sentences":
+        if self.kind == "spans":
             yield ids, [0, *cuts]
             return
         parts = np.split(sentences, np.searchsorted(sentences, cuts))
@@ -177,7 +170,7 @@ def _first_tokens(text: str, spans: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.diff(np.maximum.accumulate(sentence), prepend=-1))
 
 
-def _is_word(text: str, span: np.ndarray) -> bool:
+def _begins_word(text: str, span: np.ndarray) -> bool:
     """Whether a token begins after a blank, or with one."""
     start = int(span[0])
     return any(map(str.isspace, text[max(start - 1, 0) : start + 1]))
@@ -243,12 +236,11 @@ class KeyedBlocks(EpochKeys, torch.utils.data.Dataset):
         rows, keys = self.blocks[indices], self.keys(indices)
         if self.draw is None:
             return with_keys(rows["input_ids"], keys)
-        columns = (rows["input_ids"], rows["starts"], uniforms(keys, 2))
-        texts = [
-            text
-            for ids, starts, draws in zip(*columns, strict=True)
-            for text in self.draw(np.split(ids, starts[1:]), draws)
-        ]
+        texts: list[np.ndarray] = []
+        for ids, starts, draws in zip(
+            rows["input_ids"], rows["starts"], uniforms(keys, 2), strict=True
+        ):
+            texts += self.draw(np.split(ids, starts[1:]), draws)
         return with_keys(texts, random_keys(keys[:, None], np.arange(2)).ravel())
 
 

@@ -1,8 +1,10 @@
 """Make examples and batches from text, and prepare the model for the objective."""
 
+import hashlib
+import json
 import logging
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -15,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.cpu_kernels import use_fast_dropout
-from modeling_condenser.encoder_parts import find_tokenizer
+from modeling_condenser.encoder_parts import find_layers, find_tokenizer, n_positions
 from modeling_condenser.encoding.unknown_tokens import warn_of_unknown
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import use_packing, why_not_packed
@@ -33,9 +35,7 @@ from .data import (
     fingerprint_blocks,
 )
 from .documents import select_text
-from .survey import survey, with_two_parts
-from .tsdae import DenoisingCollator, add_decoder
-from .warm_start import check_fit
+from .survey import Survey, survey, with_two_parts
 
 logger = logging.getLogger(__name__)
 
@@ -64,17 +64,42 @@ def as_rows(data: Any, *, name: str) -> Dataset | None:
     return select_text(data, "text", name=name, advice=advice)
 
 
+def check_fit(tokenizer: PreTrainedTokenizerBase, model: Any, max_length: int) -> None:
+    """Raise a ValueError if a tokenizer or a sequence length does not fit a model."""
+    vocab_size = model.config.encoder_config.vocab_size
+    if len(tokenizer) > vocab_size:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, but the model embeds {vocab_size}: use "
+            "the model's own, or call model.resize_token_embeddings(len(tokenizer)) and save it."
+        )
+    encoder: Any = model.base_model.encoder
+    padding = encoder.get_input_embeddings().padding_idx
+    # RoBERTa and similar encoders count positions from the padding token's id.
+    if padding is not None and tokenizer.pad_token_id != padding:
+        raise ValueError(
+            f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "
+            "use the model's own tokenizer."
+        )
+    longest = n_positions(encoder)
+    if longest is not None and max_length > longest:
+        raise ValueError(
+            f"max_length is {max_length}, but the encoder has positions for {longest} tokens only."
+        )
+    _check_tokens(tokenizer, model)
+
+
 def _check_tokens(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
     """Raise a ValueError if a tokenizer gives other tokens to ids than the encoder's own one."""
     try:
-        own = find_tokenizer(model)
+        encoders_own = find_tokenizer(model)
     except (OSError, ValueError):  # the encoder has none
         return
-    if len(own) <= len(own.all_special_tokens):  # its files are missing
+    if len(encoders_own) <= len(encoders_own.all_special_tokens):  # its files are missing
         return
-    given, ids = set(tokenizer.get_vocab().items()), set(tokenizer.get_vocab().values())
-    for token, i in sorted(own.get_vocab().items(), key=itemgetter(1)):
-        if i in ids and (token, i) not in given and not token.startswith("[unused"):
+    tokens = set(tokenizer.get_vocab().items())
+    ids = set(tokenizer.get_vocab().values())
+    for token, i in sorted(encoders_own.get_vocab().items(), key=itemgetter(1)):
+        if i in ids and (token, i) not in tokens and not token.startswith("[unused"):
             raise ValueError(
                 f"The encoder embeds the token {token!r} as {i}, where the tokenizer has "
                 f"{tokenizer.convert_ids_to_tokens(i)!r}: use the encoder's own tokenizer. If the "
@@ -86,62 +111,32 @@ def make_collator(
     model: CondenserForMaskedLM,
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
-) -> CondenserDataCollator | DenoisingCollator:
+) -> CondenserDataCollator:
     """Prepare a model for the objective, and make the collator of its batches."""
-    objective, packed, config = arguments.objective, arguments.packed, model.config
+    packed, has_bags = arguments.packed, arguments.bow_weight > 0
     check_fit(tokenizer, model, arguments.max_length)
-    _check_tokens(tokenizer, model)
     if arguments.attn_implementation is not None:
         model.set_attn_implementation(arguments.attn_implementation)
     elif packed is None:
         packed = why_not_packed(model.condenser.encoder) is None
-    if objective == "tsdae":
-        add_decoder(model, seed=arguments.seed)
-        packed = False  # the decoder takes padded batches
-    only_contrast = is_contrast_only(model, objective)
-    if only_contrast and (objective == "cocondenser" or arguments.bow_weight):
-        logger.warning(
-            "The encoder has no LM head, so objective %s trains its contrast only: the losses of "
-            "masked tokens and bags of words are left out.",
-            objective,
-        )
-    if only_contrast or (objective == "ict" and not arguments.bow_weight):
-        for name in ("lm_head", "head", "head_norm"):
-            getattr(model, name, nn.Identity()).requires_grad_(False)
+    is_masked = arguments.objective != "ict"
+    if not is_masked and not has_bags:
+        model.lm_head.requires_grad_(False)
         # Of the LM head only the tied weights are trained.
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)
-    else:
-        config.lm_head_is_new = False
     use_fast_dropout(model)
     if packed:
         use_packing(model)
-    is_masked = objective != "ict" and not only_contrast
-    has_head = hasattr(model, "run_head") and not only_contrast
-    collator = CondenserDataCollator(
+    has_head = hasattr(model, "run_head")
+    return CondenserDataCollator(
         tokenizer,
         max_length=arguments.max_length,
         mlm_probability=arguments.mlm_probability if is_masked else None,
-        head_mlm_probability=config.head_mlm_probability if has_head else None,
-        bag_of_words=arguments.bow_weight > 0 and not only_contrast,
-        prompts=prompts_of(model, objective),
+        head_mlm_probability=model.config.head_mlm_probability if has_head else None,
+        bag_of_words=has_bags,
         # The chunks of a gradient cache are packed when the batch is split.
         packed=bool(packed) and arguments.cache_chunk_size is None,
     )
-    if objective == "tsdae":
-        return DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)
-    return collator
-
-
-def is_contrast_only(model: Any, objective: str) -> bool:
-    """Whether an objective leaves out the losses that need the LM head, because it is new."""
-    return objective in CONTRASTIVE and model.config.lm_head_is_new
-
-
-def prompts_of(model: Any, objective: str) -> tuple[str, ...]:
-    """The prompts of the model for passages, and before them for queries in the ICT's pairs."""
-    encoding = model.config.encoding
-    kinds = ("query", "passage") if objective == "ict" else ("passage",)
-    return tuple(encoding.get(f"{kind}_prompt", "") for kind in kinds)
 
 
 def make_examples(
@@ -149,60 +144,81 @@ def make_examples(
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
     *,
-    prompts: Sequence[str] = ("",),
     for_evaluation: bool = False,
 ) -> tuple[Any, TokenBudgetBatches | None, dict[str, Any]]:
     """Make the examples of the objective from text (`as_rows`).
 
-    `prompts` are those of the collator. Examples for evaluation have the same masks and pairs each
-    time.
+    Examples for evaluation have the same masks and pairs each time.
 
     Returns:
         Data set, batches if they have a token budget, and facts for the run's record.
     """
     objective, seed = arguments.objective, arguments.seed
-    kinds: dict[str, Any] = {"cocondenser": arguments.spans, "ict": "passages"}
+    kinds: dict[str, Any] = {"cocondenser": "spans", "ict": "passages"}
     builder = BlockBuilder(
         tokenizer,
-        max_length=arguments.span_length or arguments.max_length,
+        max_length=arguments.max_length,
         short_block_probability=arguments.short_block_probability,
         seed=arguments.blocks_seed,
-        prompt=prompts[-1],
         kind=kinds.get(objective, "blocks"),
     )
+    left_out: dict[str, int] = {}
     # The first process builds the blocks, and the others read them from the cache.
     with arguments.main_process_first(desc="preparing the text"):
         if objective in CONTRASTIVE:
             rows = drop_copies(rows, "text")
-        texts = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
-        found = survey(texts, tokenizer)
-        blocks, left_out = texts, dict[str, int]()
+        blocks = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
+        counts = survey(blocks, tokenizer)
         if objective in CONTRASTIVE:
-            blocks, left_out = with_two_parts(texts, found, len(rows))
+            blocks, left_out = with_two_parts(blocks, counts, len(rows))
             blocks = drop_copies(blocks, "input_ids")
     facts = {"n_documents": len(rows), "n_blocks": len(blocks), **left_out}
-    n_tokens, n_texts = found.lengths.sum(), len(found.lengths)
-    warn_of_unknown(tokenizer, n_unknown=found.n_unknown, n_tokens=n_tokens, n_texts=n_texts)
-    share = np.minimum(found.lengths, 2 * builder.room).sum() / found.lengths.sum()
-    if objective == "cocondenser" and share < 0.99:
+    warn_of_unknown(
+        tokenizer,
+        n_unknown=counts.n_unknown,
+        n_tokens=counts.lengths.sum(),
+        n_texts=len(counts.lengths),
+    )
+    batches = None
+    if arguments.tokens_per_batch is not None and not for_evaluation:
+        n_special = builder.max_length - builder.room
+        batches = TokenBudgetBatches(
+            (counts.lengths + n_special).clip(max=arguments.max_length),
+            arguments.tokens_per_batch,
+            seed=seed,
+            n_processes=arguments.world_size,
+        )
+    if objective == "cocondenser":
+        _warn_of_unread(counts, 2 * builder.room)
+    draw = _choose_draw(tokenizer, arguments)
+    kind = EvaluationBlocks if for_evaluation else KeyedBlocks
+    return kind(blocks, seed=seed, draw=draw), batches, facts
+
+
+def _warn_of_unread(counts: Survey, n_read: int) -> None:
+    n_tokens = counts.lengths.sum()
+    share = np.minimum(counts.lengths, n_read).sum() / n_tokens
+    if share < 0.99:
         logger.warning(
             "An epoch reads at most %.1f %% of the %d tokens: two spans of each document.",
-            *(100 * share, found.lengths.sum()),
+            *(100 * share, n_tokens),
         )
-    batches = None
-    if (budget := arguments.tokens_per_batch) is not None and not for_evaluation:
-        n_special = builder.max_length - builder.room
-        lengths = (found.lengths + n_special).clip(max=arguments.max_length)
-        n_processes = arguments.world_size
-        batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
-    kind = EvaluationBlocks if for_evaluation else KeyedBlocks
-    draw: Draw | None = draw_spans if objective == "cocondenser" else None
-    if objective == "ict":
-        length = min(arguments.query_length, arguments.max_length)
-        room = text_room(tokenizer, length, name="query_length", prompt=prompts[0])
-        share = arguments.removal_probability
-        draw = partial(draw_query, query_room=room, removal_probability=share)
-    return kind(blocks, seed=seed, draw=draw), batches, facts
+
+
+def _choose_draw(
+    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
+) -> Draw | None:
+    """How a pair is drawn from a text; None for objectives without pairs."""
+    if arguments.objective == "cocondenser":
+        return draw_spans
+    if arguments.objective != "ict":
+        return None
+    length = min(arguments.query_length, arguments.max_length)
+    return partial(
+        draw_query,
+        query_room=text_room(tokenizer, length, name="query_length"),
+        removal_probability=arguments.removal_probability,
+    )
 
 
 def drop_copies(rows: Dataset, column: str) -> Dataset:
@@ -229,3 +245,22 @@ def fingerprint_examples(examples: Any) -> dict[str, str]:
     if isinstance(blocks, Dataset) and "input_ids" in blocks.column_names:
         return {"blocks_sha256": fingerprint_blocks(blocks)}
     return {}
+
+
+def fingerprint_start(model: Any) -> str:
+    """SHA-256 of the backbone's configuration and layers, from which a training starts.
+
+    Embeddings are left out, because new tokens have random ones; so is a new head.
+    """
+    encoder: nn.Module = model.condenser.encoder
+    config = {
+        name: value
+        for name, value in model.config.encoder_config.to_diff_dict().items()
+        if name not in ("transformers_version", "architectures") and not name.startswith("_")
+    }
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    for layer in find_layers(encoder):
+        for name, weights in layer.state_dict().items():
+            digest.update(name.encode())
+            digest.update(weights.cpu().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

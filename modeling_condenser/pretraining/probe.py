@@ -41,12 +41,12 @@ def probe(model: Any, batches: Sequence[Mapping[str, torch.Tensor]]) -> dict[str
         values = _measure_tokens(model, batches)
     finally:
         model.train(was_training)
-    found = {name: torch.cat(parts).cpu().double().mean().item() for name, parts in values.items()}
-    for name in found.keys() & {"zero_cost", "swap_cost"}:
-        found[name] -= found["head_loss"]
+    means = {name: torch.cat(parts).cpu().double().mean().item() for name, parts in values.items()}
+    for name in means.keys() & {"zero_cost", "swap_cost"}:
+        means[name] -= means["head_loss"]
     if sum(len(batch["labels"]) for batch in batches) == 1:
-        found.pop("swap_cost", None)
-    return found
+        means.pop("swap_cost", None)
+    return means
 
 
 def _measure_tokens(
@@ -56,18 +56,23 @@ def _measure_tokens(
     values: dict[str, list[torch.Tensor]] = defaultdict(list)
     before = _encode(model, batches[-1])[0][-1:] if len(batches) > 1 else None  # (1, 1, H)
     for batch in batches:
-        own, late, early, output = _encode(model, batch)  # (B, 1, H), (B, T, H)
+        vectors, late, early, output = _encode(model, batch)  # (B, 1, H), (B, T, H)
         is_masked = batch["labels"] != IGNORE_INDEX
         predicted = model.lm_head(late[is_masked]).argmax(-1)
         values["late_accuracy"].append(predicted == batch["labels"][is_masked])
         if not hasattr(model, "run_head"):  # by name: remote code has classes of its own
             continue
-        others = torch.cat([own[-1:] if before is None else before, own[:-1]])
-        before = own[-1:]
+        first_vector = vectors[-1:] if before is None else before
+        exchanged = torch.cat([first_vector, vectors[:-1]])
+        before = vectors[-1:]
         labels = batch.get("head_targets", batch["labels"])
         is_masked = labels != IGNORE_INDEX
-        vectors = {"head_loss": own, "zero_cost": torch.zeros_like(own), "swap_cost": others}
-        for name, cls_late in vectors.items():
+        variants = {
+            "head_loss": vectors,
+            "zero_cost": torch.zeros_like(vectors),
+            "swap_cost": exchanged,
+        }
+        for name, cls_late in variants.items():
             hidden = model.run_head(cls_late, early, output.layer_call)
             logits = widen(model.lm_head(hidden[is_masked]))  # (M, V)
             values[name].append(cross_entropy(logits, labels[is_masked], reduction="none"))

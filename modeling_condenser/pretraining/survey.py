@@ -27,37 +27,41 @@ def survey(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Survey:
     n_parts = np.ones_like(lengths)
     if "starts" in columns.column_names:
         n_parts = pc.list_value_length(columns["starts"]).to_numpy()
-    are_unknown = (chunk.flatten().to_numpy() == tokenizer.unk_token_id for chunk in ids.chunks)
-    return Survey(n_parts, lengths, sum(int(np.sum(is_unknown)) for is_unknown in are_unknown))
+    n_unknown = 0
+    for chunk in ids.chunks:
+        n_unknown += int(np.sum(chunk.flatten().to_numpy() == tokenizer.unk_token_id))
+    return Survey(n_parts, lengths, n_unknown)
 
 
 def with_two_parts(
-    texts: Dataset, found: Survey, n_documents: int
+    texts: Dataset, counts: Survey, n_documents: int
 ) -> tuple[Dataset, dict[str, int]]:
     """The texts that a pair can be made of, and how much is left out, which is logged.
 
     Raises:
         ValueError: there is no such text.
     """
-    is_kept = found.n_parts > 1
+    is_kept = counts.n_parts > 1
     if not is_kept.any():
         raise ValueError(
             f"None of the {n_documents} documents can be cut in two to make a pair: use "
-            "pretrain/own-text-condenser, or give whole documents (join_rows), or shorter spans "
-            "(max_length, or span_length)."
+            "pretrain/own-text-condenser, or give whole documents (join_rows), or a shorter "
+            "max_length."
         )
     documents = np.asarray(texts.with_format("numpy")["document"][:])
-    left_out = {
-        "documents": n_documents - len(np.unique(documents[is_kept])),
-        "blocks": int((~is_kept).sum()),
-        "tokens": int(found.lengths[~is_kept].sum()),
+    n_kept = len(np.unique(documents[is_kept]))
+    facts = {
+        "n_documents_left_out": n_documents - n_kept,
+        "n_blocks_left_out": int((~is_kept).sum()),
+        "n_tokens_left_out": int(counts.lengths[~is_kept].sum()),
     }
-    if any(left_out.values()):
-        there_are = (n_documents, len(texts), int(found.lengths.sum()))
-        parts = zip(left_out.items(), there_are, strict=True)
+    if any(facts.values()):
         logger.warning(
-            "%s cannot be cut in two and are left out.",
-            ", ".join(f"{n} of {n_all} {what}" for (what, n), n_all in parts),
+            "%d of %d documents, %d of %d blocks, %d of %d tokens cannot be cut in two and are "
+            "left out.",
+            *(facts["n_documents_left_out"], n_documents),
+            *(facts["n_blocks_left_out"], len(texts)),
+            *(facts["n_tokens_left_out"], counts.lengths.sum()),
         )
         texts = texts.select(np.flatnonzero(is_kept))
-    return texts, {f"n_{what}_left_out": n for what, n in left_out.items()}
+    return texts, facts

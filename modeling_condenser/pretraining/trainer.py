@@ -1,15 +1,16 @@
 """The Hugging Face Trainer with a Condenser's data, losses, log and repository."""
 
 import math
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import TrainOutput
 
+from modeling_condenser.encoder_parts import find_tokenizer
 from modeling_condenser.losses import IGNORE_INDEX, bag_sizes
 from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.publishing import provenance
@@ -19,26 +20,26 @@ from .arguments import CONTRASTIVE, HEAD_SETTINGS, WITH_HEAD, CondenserTrainingA
 from .collator import TokenBudgetBatches
 from .examples import (
     as_rows,
-    find_tokenizer,
     fingerprint_examples,
+    fingerprint_start,
     make_collator,
     make_examples,
-    prompts_of,
 )
 from .probe import probe
-from .tsdae import remove_decoder
-from .warm_start import fingerprint_start
 
 _PROBED = ("head_accuracy", "late_accuracy", "swap_cost")
-_UNSUPPORTED = {
-    "model_init": "build a model and a trainer for each trial, with an output_dir of its own",
-    "data_collator": "the objective has its own",
-    "compute_metrics": "read eval_loss, or measure readiness with a ReadinessCallback",
-}
+
+
+class _Moment(NamedTuple):
+    """A point of the training."""
+
+    seconds: float  # of training
+    step: int
+    n_tokens: int  # seen by all processes
 
 
 class CondenserTrainer(ResumableTrainer):
-    """Trains a `CondenserForPreTraining` (or a `CondenserForMaskedLM`, plain MLM or TSDAE).
+    """Trains a `CondenserForPreTraining` (or a `CondenserForMaskedLM`, plain MLM).
 
     Each log entry also holds
 
@@ -56,15 +57,15 @@ class CondenserTrainer(ResumableTrainer):
         eval_dataset: the same, or a mapping of several such data sets. Masks and pairs of text are
             the same in each evaluation. `evaluate` and `predict` take the same.
         processing_class: the tokenizer; by default that of the model's checkpoint.
-        **kwargs: as for `Trainer`.
+        **kwargs: as for `Trainer`, but the objective has its own `data_collator`.
 
     Raises:
-        ValueError: labels are smoothed; one process sees several GPUs; `model_init`,
-            `compute_metrics` or a model of PEFT; or model, text and arguments do not fit together.
+        ValueError: labels are smoothed, one process sees several GPUs, or model, text and arguments
+            do not fit together.
     """
 
     args: CondenserTrainingArguments
-    objectives: tuple[str, ...] = ("condenser", "mlm", "tsdae")
+    objectives: tuple[str, ...] = ("condenser", "mlm")
     logged_losses: tuple[str, ...] = ("head_loss", "late_loss", "bow_loss")
 
     def __init__(
@@ -77,17 +78,14 @@ class CondenserTrainer(ResumableTrainer):
         processing_class: Any = None,
         **kwargs: Any,
     ):
-        _check(self, model, args, kwargs)
+        _check(self, model, args)
         self.facts: dict[str, Any] = {"objective": args.objective}  # for the model card
         self.batches: TokenBudgetBatches | None = None
         rows = as_rows(train_dataset, name="train_dataset")
         tokenizer = processing_class or find_tokenizer(model)
         collator = make_collator(model, tokenizer, args)
-        self._prompts = prompts_of(model, args.objective)
         if rows is not None:
-            train_dataset, self.batches, facts = make_examples(
-                rows, tokenizer, args, prompts=self._prompts
-            )
+            train_dataset, self.batches, facts = make_examples(rows, tokenizer, args)
             self.facts |= facts
         self.facts |= {START: fingerprint_start(model), **fingerprint_examples(train_dataset)}
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
@@ -106,7 +104,7 @@ class CondenserTrainer(ResumableTrainer):
         self._losses: dict[str, torch.Tensor] = {}
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
         self._batch: dict[str, Any] = {}  # the first of this step
-        self._since: tuple[float, int, int] | None = None  # time, step and tokens of the last entry
+        self._last_entry: _Moment | None = None
         data = (self.train_dataset, self.batches)
         self.epoch_dependent = [drawn for drawn in data if hasattr(drawn, "set_epoch")]
 
@@ -118,8 +116,7 @@ class CondenserTrainer(ResumableTrainer):
         if rows is None:
             return data
         tokenizer: Any = self.processing_class
-        how: Any = {"prompts": self._prompts, "for_evaluation": True}
-        return make_examples(rows, tokenizer, self.args, **how)[0]
+        return make_examples(rows, tokenizer, self.args, for_evaluation=True)[0]
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """The Trainer's loader of `eval_dataset`, which may be text."""
@@ -132,12 +129,8 @@ class CondenserTrainer(ResumableTrainer):
         return super().get_test_dataloader(self._prepare_evaluation(test_dataset))
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """As `ResumableTrainer.train`; TSDAE's decoder is removed from the model at the end."""
-        self._since = None
-        output = super().train(*args, **kwargs)
-        if self.args.objective == "tsdae":
-            remove_decoder(self.accelerator.unwrap_model(self.model))
-        return output
+        self._last_entry = None
+        return super().train(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
         """The Trainer's loader, with batches of its own for a token budget."""
@@ -154,7 +147,7 @@ class CondenserTrainer(ResumableTrainer):
         """Get the micro-batches of a step, count bags and second masks, and keep the first."""
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._batch = samples[0] if samples else {}
-        self._since = self._since or self._now()
+        self._last_entry = self._last_entry or self._now()
         self._count_targets(samples)
         return samples, n_items
 
@@ -165,30 +158,30 @@ class CondenserTrainer(ResumableTrainer):
 
     def _count_targets(self, samples: Sequence[Mapping[str, Any]]) -> None:
         """Count what the losses of a step are divided by, except the masked tokens."""
-        self._counts, first = {}, samples[0] if samples else {}
-        if "bow_targets" in first:
-            bags = ((sample["bow_targets"], sample.get("cu_seq_lens_q")) for sample in samples)
-            has_bag = (bag_sizes(*targets) > 0 for targets in bags)
-            self._counts["num_bags_in_batch"] = self._count(has_bag)
-        if "head_targets" in first:
-            is_predicted = (sample["head_targets"] != IGNORE_INDEX for sample in samples)
-            self._counts["num_head_items_in_batch"] = self._count(is_predicted)
-
-    def _count(self, marks: Iterable[torch.Tensor]) -> torch.Tensor:
-        """Sum over micro-batches, and over processes if the library's own count does."""
-        total = torch.stack([marked.sum().to(self.args.device) for marked in marks]).sum()
-        is_shared = self.args.average_tokens_across_devices
-        return self.accelerator.reduce(total) if is_shared else total
+        counts: dict[str, list[torch.Tensor]] = defaultdict(list)
+        for sample in samples:
+            if "bow_targets" in sample:
+                sizes = bag_sizes(sample["bow_targets"], sample.get("cu_seq_lens_q"))
+                counts["num_bags_in_batch"].append((sizes > 0).sum())
+            if "head_targets" in sample:
+                is_predicted = sample["head_targets"] != IGNORE_INDEX
+                counts["num_head_items_in_batch"].append(is_predicted.sum())
+        self._counts = {}
+        for name, parts in counts.items():
+            total = torch.stack(parts).sum().to(self.args.device)
+            # The library counts masked tokens over all processes, too.
+            is_shared = self.args.average_tokens_across_devices
+            self._counts[name] = self.accelerator.reduce(total) if is_shared else total
 
     def _probe(self) -> dict[str, float]:
         """Measures of this step's batch; none under FSDP, which shards the model."""
-        if "labels" not in self._batch or "noisy_input_ids" in self._batch or self.is_fsdp_enabled:
+        if "labels" not in self._batch or self.is_fsdp_enabled:
             return {}
         padded = unpack(self._batch) if "cu_seq_lens_q" in self._batch else self._batch
         batch = self._prepare_inputs(self.choose_probed(padded))
         with self.accelerator.autocast():
-            found = probe(self.accelerator.unwrap_model(self.model), [batch])
-        return {name: found[name] for name in _PROBED if name in found}
+            measures = probe(self.accelerator.unwrap_model(self.model), [batch])
+        return {name: measures[name] for name in _PROBED if name in measures}
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The first blocks of a batch: with padding they have at most twice its tokens."""
@@ -203,11 +196,6 @@ class CondenserTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        if "noisy_input_ids" in inputs and not hasattr(self.model, "head"):
-            raise ValueError(
-                "The decoder of TSDAE was removed when the training ended: make a new trainer, and "
-                "evaluate while it trains (eval_strategy)."
-            )
         inputs = {**inputs, **self._counts}
         if "bow_targets" in inputs:
             # In evaluation the first one, so that losses can be compared.
@@ -238,40 +226,24 @@ class CondenserTrainer(ResumableTrainer):
         so_far = self._losses.get(name, torch.zeros((), device=value.device))
         self._losses[name] = so_far + value.detach().float()
 
-    def exclude_time(self, seconds: float) -> None:
-        """Do not count these seconds as training, because something else took them."""
-        super().exclude_time(seconds)
-        if self._since is not None:
-            since, step, tokens = self._since
-            self._since = (since + seconds, step, tokens)
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs and self._since is not None:
-            (since, first_step, first_token), self._since = self._since, self._now()
-            now, step, tokens = self._since
+        if "loss" in logs and self._last_entry is not None:
+            last, now = self._last_entry, self._now()
+            self._last_entry = now
             for name, total in self._losses.items():
-                summed = self.accelerator.reduce(total, reduction="sum").item()
-                logs[name] = summed / max(step - first_step, 1)
+                sum_of_all = self.accelerator.reduce(total, reduction="sum").item()
+                logs[name] = sum_of_all / max(now.step - last.step, 1)
             self._losses = {}
             if "bow_loss" in logs:
-                logs["bow_weight"] = self._bow_weight_at(step - 1)
-            logs["tokens_per_second"] = (tokens - first_token) / max(now - since, 1e-9)
-            logs["seconds"] = now - since
+                logs["bow_weight"] = self._bow_weight_at(now.step - 1)
+            logs["seconds"] = now.seconds - last.seconds
+            logs["tokens_per_second"] = (now.n_tokens - last.n_tokens) / max(logs["seconds"], 1e-9)
             logs.update(self._probe())
         super().log(logs, start_time)
-        self._show_losses(logs)
 
-    def _show_losses(self, logs: dict[str, float]) -> None:
-        """Add the parts of the loss to the last row of a notebook's table of progress."""
-        losses = {name: f"{logs[name]:.4f}" for name in logs if name.endswith("_loss")}
-        for callback in self.callback_handler.callbacks:
-            table = getattr(callback, "training_tracker", None)  # of a NotebookProgressCallback
-            if table is not None and "loss" in logs and self.args.eval_strategy == "no":
-                table.write_line({"Step": self.state.global_step, **losses})
-
-    def _now(self) -> tuple[float, int, int]:
-        """Time, step, and tokens seen by all processes."""
-        return time.perf_counter(), self.state.global_step, int(self.state.num_input_tokens_seen)
+    def _now(self) -> _Moment:
+        n_tokens = int(self.state.num_input_tokens_seen)
+        return _Moment(self.train_seconds, self.state.global_step, n_tokens)
 
     def run_facts(self) -> dict[str, Any]:
         """Facts about data, model and training so far, for the run's record and the card."""
@@ -293,26 +265,15 @@ class CondenserTrainer(ResumableTrainer):
     def script_settings(self) -> dict[str, Any]:
         """As `ResumableTrainer.script_settings`, with the encoder and the settings of the head."""
         config: Any = self.accelerator.unwrap_model(self.model).config
-        settings = {name: getattr(config, name, None) for name in HEAD_SETTINGS}
+        settings = {name: getattr(config, name) for name in HEAD_SETTINGS}
         # A checkpoint with its head has its name in its own configuration.
-        encoder = getattr(config, "encoder_config", config)
-        settings["encoder"] = config.name_or_path or encoder.name_or_path or None
-        stated = {name: value for name, value in settings.items() if value is not None}
-        return {**stated, **super().script_settings()}
+        settings["encoder"] = config.name_or_path or config.encoder_config.name_or_path or None
+        settings = {name: value for name, value in settings.items() if value is not None}
+        return {**settings, **super().script_settings()}
 
 
-def _check(
-    trainer: Any, model: Any, args: CondenserTrainingArguments, options: Mapping[str, Any]
-) -> None:
+def _check(trainer: Any, model: Any, args: CondenserTrainingArguments) -> None:
     """Raise a ValueError for what the objective and this trainer do not support."""
-    for name, instead in _UNSUPPORTED.items():
-        if options.get(name) is not None:
-            raise ValueError(f"{name} is not supported by this trainer: {instead}.")
-    if hasattr(model, "peft_config"):
-        raise ValueError(
-            "The model has adapters of PEFT, which this trainer does not support: pass the model "
-            "itself, of which all weights are trained."
-        )
     if args.label_smoothing_factor:
         raise ValueError(
             f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer would drop "
@@ -326,9 +287,9 @@ def _check(
     objective = args.objective
     needs_head = objective in WITH_HEAD
     if objective not in trainer.objectives or hasattr(model, "run_head") != needs_head:
+        trainer_name = "ContrastiveTrainer" if objective in CONTRASTIVE else "CondenserTrainer"
+        model_name = "CondenserForPreTraining" if needs_head else "CondenserForMaskedLM"
         raise ValueError(
-            f"objective {objective!r} needs a "
-            f"{'ContrastiveTrainer' if objective in CONTRASTIVE else 'CondenserTrainer'} and a "
-            f"{'CondenserForPreTraining' if needs_head else 'CondenserForMaskedLM'}, but these are "
-            f"a {type(trainer).__name__} and a {type(model).__name__}."
+            f"objective {objective!r} needs a {trainer_name} and a {model_name}, but these are a "
+            f"{type(trainer).__name__} and a {type(model).__name__}."
         )

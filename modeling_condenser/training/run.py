@@ -22,7 +22,7 @@ from modeling_condenser.files.settings import parse_settings
 
 logger = logging.getLogger(__name__)
 
-_LOG_ENTRIES, _MINUTES = 20, 5  # of a run, and between two checkpoints, if nothing is stated
+_LOG_ENTRIES, _MINUTES = 20, 5  # of a run, and between two checkpoints, by default
 _BERT_BASE = 86e6  # parameters outside of the embeddings
 _NEVER = 10**9  # steps; the Trainer saves after the last step in any case
 
@@ -36,7 +36,7 @@ class LossBar(ProgressCallback):
 
 
 class Pace(TrainerCallback):
-    """States how often is logged and saved; saves whenever five minutes have passed, if timed."""
+    """Logs the intervals of log entries and checkpoints; if timed, saves every five minutes."""
 
     def __init__(self, *, is_timed: bool):
         self.is_timed = is_timed
@@ -107,11 +107,6 @@ def run_training(
     recipe, arguments = parse_settings({**defaults, **settings}, recipe_class, arguments_class)
     run_folder = Path(arguments.output_dir)
     model_folder = run_folder / MODEL_FOLDER
-    if arguments.fp16 and arguments.device.type == "cpu":  # which the Trainer would ignore
-        raise ValueError(
-            "fp16 is set, but this training runs on a CPU, where it would be float32: set bf16 "
-            "instead, or leave it out."
-        )
     check_run_folder(run_folder, settings)
     if is_finished := model_folder.is_dir():
         arguments.push_to_hub = False  # a trainer creates the repository; this one trains nothing

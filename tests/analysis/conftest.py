@@ -25,5 +25,5 @@ def readiness(collection):
 def measured(settings, readiness, tmp_path_factory):
     run = tmp_path_factory.mktemp("measured") / "run"
     given = {**settings, "readiness": readiness, "output_dir": str(run)}
-    pretrain(given, callbacks=readiness_callbacks(given))
+    pretrain(**given, callbacks=readiness_callbacks(given))
     return run

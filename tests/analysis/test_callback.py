@@ -35,11 +35,11 @@ def test_training_is_bit_equal_to_a_run_that_was_not_measured(
 ):
     caplog.set_level("INFO", logger="modeling_condenser")
     plain = tmp_path / "run"
-    pretrain({**settings, "output_dir": str(plain)})
+    pretrain(**settings | {"output_dir": str(plain)})
     finetuning = {"max_steps": 4, "learning_rate": 1e-2, "per_device_train_batch_size": 4}
     few = {"labels": 16, "finetuning": finetuning}
     given = {**settings, "readiness": readiness | few, "output_dir": str(tmp_path / "few")}
-    tuned_meanwhile = pretrain(given, callbacks=readiness_callbacks(given)).parent
+    tuned_meanwhile = pretrain(**given, callbacks=readiness_callbacks(given)).parent
     first = readiness_of(tuned_meanwhile)[0]
     assert first["readiness/few_shot_MRR@10"] != first["readiness/zero_shot_MRR@10"]
     assert re.search(r"Readiness after 4 steps: .*MRR@10 after fine-tuning \d\.\d{3}", caplog.text)
@@ -98,9 +98,9 @@ def test_a_killed_run_continues_with_its_whole_log(
     given = {**settings, "readiness": readiness, "output_dir": str(run)}
     monkeypatch.setattr(CondenserTrainer, "training_step", killed)
     with pytest.raises(KeyboardInterrupt):
-        pretrain(given, callbacks=readiness_callbacks(given))
+        pretrain(**given, callbacks=readiness_callbacks(given))
     monkeypatch.undo()
-    pretrain(given, callbacks=readiness_callbacks(given))
+    pretrain(**given, callbacks=readiness_callbacks(given))
     ours, theirs = pd.DataFrame(readiness_of(run)), pd.DataFrame(readiness_of(measured))
     times = [name for name in ours if "second" in name]
     assert ours.drop(columns=times).equals(theirs.drop(columns=times)) and len(ours) == 4
@@ -157,5 +157,5 @@ def test_trackers_get_the_last_measures_before_they_close_also_if_a_training_end
         CondenserTrainer, "__init__", lambda *a, **k: init(*a, **k, callbacks=[StopsAtThree()])
     )
     run = {"save_strategy": "no", "readiness": readiness, "output_dir": str(tmp_path / "run")}
-    pretrain({**settings, **run}, callbacks=readiness_callbacks({**settings, **run}))
+    pretrain(**settings | run, callbacks=readiness_callbacks({**settings, **run}))
     assert events == [0, 2, 3, "end"]

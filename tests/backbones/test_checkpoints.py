@@ -17,12 +17,10 @@ from modeling_condenser import (
     CondenserConfig,
     CondenserForMaskedLM,
     CondenserForPreTraining,
-    condenser_from_encoder,
-    masked_lm_from_encoder,
 )
 from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.pretraining.warm_start import check_fit
+from modeling_condenser.pretraining.examples import check_fit
 from modeling_condenser.publishing.export import export_encoder
 from tests.backbones.encoders import BACKBONES, VOCABULARY
 from tests.backbones.two_encoders import our_name
@@ -75,7 +73,7 @@ def assert_drawn_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
 @torch.no_grad()
 def test_a_model_starts_as_the_encoder_and_keeps_every_weight_and_tie_when_saved(folder, tmp_path):
     plain = AutoModelForMaskedLM.from_pretrained(folder).eval()
-    model = condenser_from_encoder(str(folder), n_head_layers=3, skip_from=1).eval()
+    model = CondenserForPreTraining.from_encoder(str(folder), n_head_layers=3, skip_from=1).eval()
     batch = tokenized(folder)
     expected, found = plain(**batch, output_hidden_states=True), model(**batch)
     late, early, output = model.encode(**batch)
@@ -97,7 +95,7 @@ def test_a_model_starts_as_the_encoder_and_keeps_every_weight_and_tie_when_saved
 
 
 def test_a_checkpoint_without_a_head_is_refused_unless_a_new_one_is_asked_for(folder, tmp_path):
-    masked_lm_from_encoder(str(folder)).save_pretrained(tmp_path)
+    CondenserForMaskedLM.from_encoder(str(folder)).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="no Condenser head.*new_head=True"):
         CondenserForPreTraining.from_pretrained(tmp_path)
     model = CondenserForPreTraining.from_pretrained(tmp_path, new_head=True)
@@ -131,7 +129,7 @@ def test_the_export_is_the_plain_encoder_bit_for_bit_and_all_ways_to_encode_give
     backbone, folder, tmp_path
 ):
     set_seed(0)
-    model = condenser_from_encoder(str(folder), n_head_layers=1).eval()
+    model = CondenserForPreTraining.from_encoder(str(folder), n_head_layers=1).eval()
     for name, parameter in model.named_parameters():
         if "pooler" not in name:
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -188,7 +186,7 @@ def test_an_encoder_that_does_not_fit_is_refused_before_its_weights_are_loaded(
         CondenserConfig(encoder_config=config)
     config.save_pretrained(tmp_path)  # without weights, which are not looked for
     with pytest.raises(ValueError, match=f"Cannot build a Condenser .*{message}"):
-        condenser_from_encoder(str(tmp_path))
+        CondenserForPreTraining.from_encoder(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -204,19 +202,19 @@ def test_a_discriminator_gets_an_lm_head_tied_to_its_embeddings(
 ):
     plain = model_class(BACKBONES[title].config(**dict.fromkeys(changes, False)))
     plain.save_pretrained(tmp_path)
-    model = condenser_from_encoder(str(tmp_path), config_changes=changes)
+    model = CondenserForPreTraining.from_encoder(str(tmp_path), config_changes=changes)
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     assert all(p.eq(0).all() for n, p in model.lm_head.named_parameters() if n.endswith("bias"))
     state = model.condenser.encoder.state_dict()
     own = plain.base_model.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in own.items())
     with pytest.raises(ValueError, match="'hidden_drop'.*"):
-        condenser_from_encoder(str(tmp_path), config_changes={"hidden_drop": 0.0})
+        CondenserForPreTraining.from_encoder(str(tmp_path), config_changes={"hidden_drop": 0.0})
 
 
 def test_a_tokenizer_with_another_padding_token_is_refused(folder, texts):
     """RoBERTa and its kin pad with 1 and count positions from behind it; BERT's pads with 0."""
-    model = condenser_from_encoder(str(folder))
+    model = CondenserForPreTraining.from_encoder(str(folder))
     own = AutoTokenizer.from_pretrained(folder)
     check_fit(own, model, 64)
     with pytest.raises(ValueError, match="max_length is 65"):

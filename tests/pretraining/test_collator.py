@@ -70,29 +70,6 @@ def test_blocks_stand_between_special_tokens_which_are_never_masked(any_tokenize
     assert not torch.isin(put[put != mask], special).any()
 
 
-def test_prompts_stand_before_texts_in_turn_and_are_never_masked_or_in_bags(any_tokenizer, texts):
-    prompts = ("why: ", "the old river: ")
-    options = {"max_length": 32, "mlm_probability": 0.9, "bag_of_words": True}
-    collator = CondenserDataCollator(any_tokenizer, prompts=prompts, **options)
-    # As in a document, whose byte-level tokens begin with the blank that ends the prompt.
-    blocks = blocks_of(any_tokenizer, [f" {text[:200]}" for text in texts[:40]])
-    batch = collator(examples_of(blocks))
-    lengths = batch["attention_mask"].sum(1).tolist()
-    for i, row in enumerate(restore(batch)[batch["attention_mask"] == 1].split(lengths)):
-        prompt = prompts[i % 2]
-        cut = any_tokenizer(f"{prompt}{texts[i][:200]}", truncation=True, max_length=32)
-        n_before = len(any_tokenizer(prompt.rstrip())["input_ids"]) - 1
-        assert row[:n_before].tolist() == cut["input_ids"][:n_before]
-        assert len(row) == len(cut["input_ids"])
-        if len(blocks[i]) + n_before + 1 <= 32:  # a longer one is cut to a random window
-            assert row.tolist() == cut["input_ids"]
-        outside = [*range(n_before), *range(len(row) - 1, batch["labels"].shape[1])]
-        for name in ("labels", "bow_targets"):
-            assert (batch[name][i][outside] == -100).all()
-        bag = batch["bow_targets"][i][batch["bow_targets"][i] != -100].tolist()
-        assert set(bag) == set(row[n_before:-1].tolist()) - set(any_tokenizer.all_special_ids)
-
-
 def test_fifteen_per_cent_of_the_tokens_are_masked_as_whole_words(tokenizer, blocks):
     batch = CondenserDataCollator(tokenizer, max_length=256)(examples_of(blocks))
     tokens = tokenizer.convert_ids_to_tokens(list(range(500)))
@@ -233,7 +210,7 @@ def test_a_tokenizer_without_the_tokens_of_masking_is_refused(wordpiece_tokenize
 
 
 def test_examples_without_token_ids_are_refused(tokenizer):
-    with pytest.raises(ValueError, match="no input_ids: tokenize their text"):
+    with pytest.raises(ValueError, match="no input_ids: tokenize its text"):
         CondenserDataCollator(tokenizer)([{"text": "Why?"}])
     with pytest.raises(ValueError, match="end with the padding token .0., and there is no"):
         CondenserDataCollator(tokenizer)([{"input_ids": [2, 40, 41, 3, 0, 0]}])

@@ -12,9 +12,9 @@ import torch
 from sentence_transformers.base.losses.gradcache import RandContext
 
 from modeling_condenser import (
+    CondenserForPreTraining,
     CondenserTrainingArguments,
     ContrastiveTrainer,
-    condenser_from_encoder,
 )
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.pretraining.contrastive_trainer import contrast, put_back, split_batch
@@ -66,14 +66,13 @@ def build_trainer(
 ) -> ContrastiveTrainer:
     """A trainer of an encoder with large weights."""
     torch.manual_seed(1)
-    model = condenser_from_encoder(str(encoder), pooling=pooling)
+    model = CondenserForPreTraining.from_encoder(str(encoder), pooling=pooling)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = dropout
     defaults = {
         "objective": "cocondenser",
-        "max_length": 32,
-        "span_length": 24,
+        "max_length": 24,
         "contrastive_weight": 0.7,
         "similarity": "cosine",
         "temperature": 0.1,
@@ -194,7 +193,7 @@ def test_arguments_that_do_not_fit_the_loss_are_refused(make_trainer, name, valu
 
 def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path):
     contrast = {"objective": "cocondenser", "similarity": "cosine", "contrastive_weight": 0.5}
-    pretrain({**settings, **contrast, "cache_chunk_size": 6, "max_length": 24})
+    pretrain(**{**settings, **contrast, "cache_chunk_size": 6, "max_length": 24})
     for entry in read_log(tmp_path / "run"):
         own = entry["head_loss"] + entry["late_loss"]
         assert entry["loss"] == pytest.approx(own + 0.5 * entry["contrastive_loss"], rel=1e-5)

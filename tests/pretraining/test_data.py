@@ -108,13 +108,9 @@ def test_parts_are_the_blocks_of_a_document_or_the_sentences_of_a_block(builder,
     texts = [*short, "Why?"]
     documents = Dataset.from_dict({"text": [*texts, None]})
     naive = [build_naively(builder.tokenizer, text, i, 0.1) for i, text in enumerate(texts)]
-    spans = build_blocks(documents, replace(builder, kind="sentences"))
+    spans = build_blocks(documents, replace(builder, kind="spans"))
     assert parts_of(spans) == [[[*chain(*block)] for block in blocks] for blocks in naive]
     assert spans["document"][:] == [*range(len(texts))]
-    for windows in parts_of(build_blocks(documents, replace(builder, kind="windows"))):
-        lengths = [len(window) for window in windows]
-        assert len(lengths) == -(-sum(lengths) // ROOM)
-        assert max(lengths) - min(lengths) <= 1
 
 
 def test_passages_have_two_sentences_or_more_of_all_documents_that_have_them(builder, short):
@@ -210,7 +206,7 @@ def test_a_corpus_without_text_and_a_length_without_room_are_refused(builder):
 
 def test_a_pair_depends_on_seed_epoch_and_document_only(builder, texts):
     documents = Dataset.from_dict({"text": texts[:100]})
-    rows = build_blocks(documents, replace(builder, kind="sentences", max_length=12))
+    rows = build_blocks(documents, replace(builder, kind="spans", max_length=12))
     rows = rows.select([i for i, parts in enumerate(parts_of(rows)) if len(parts) > 1])
     spans = [set(map(tuple, parts)) for parts in parts_of(rows)]
 

@@ -21,9 +21,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from modeling_condenser import (
+    CondenserForMaskedLM,
     CondenserTrainingArguments,
     ContrastiveTrainer,
-    masked_lm_from_encoder,
 )
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.packing import pack, use_packing
@@ -31,7 +31,7 @@ from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from tests.backbones.encoders import BACKBONES
 from tests.models import assert_same, gradients, losses_and_gradients, make_model
-from tests.pretraining.short_runs import SETTINGS
+from tests.pretraining.short_runs import SETTINGS, column, interrupted_at
 
 pytestmark = pytest.mark.slow
 
@@ -40,11 +40,17 @@ CASES = {
     "uncached": {"objective": "cocondenser", "similarity": "dot", "packed": False},
     "cached": {"objective": "cocondenser", "cache_chunk_size": 4, "bow_weight": 1.0},
     "second masking": {"head_mlm_probability": 0.5, "bow_weight": 0.5, "bow_weight_end": 0.1},
-    "tsdae": {"objective": "tsdae"},
     "mean pooling": {"objective": "ict", "pooling": "mean", "bow_weight": 1.0},
 }
 OWN_AVERAGES = "each process averages over its own tokens"
 RUNS = {**CASES, OWN_AVERAGES: {"average_tokens_across_devices": False}}
+# With dropout, so that the random state of each process matters.
+RESUMED = {
+    "encoder_changes": {"hidden_dropout_prob": 0.1},
+    "max_steps": 4,
+    "save_strategy": "steps",
+    "save_steps": 1,
+}
 TORCHRUN = "-m torch.distributed.run --master-port PORT"
 
 
@@ -52,12 +58,14 @@ class Plan(TypedDict):
     """What a process does: trainings, an evaluation, and sharding, whose results go to a folder."""
 
     recipes: list[dict[str, Any]]
+    interrupted: dict[str, Any]
     evaluation: dict[str, Any]
     shards: str | None
 
 
 def carry_out(plan: Plan) -> None:
     train(plan["recipes"])
+    interrupt_and_resume(plan["interrupted"])
     evaluate(**plan["evaluation"])
     if plan["shards"]:
         shard(Path(plan["shards"]))
@@ -75,7 +83,17 @@ def train(recipes: list[dict[str, Any]]) -> None:
 
     with patch.object(CondenserTrainer, "_clip_grad_norm", keep_gradients):
         for settings in recipes:
-            pretrain(settings)
+            pretrain(**settings)
+
+
+def interrupt_and_resume(recipe: dict[str, Any]) -> None:
+    """Run a recipe, and run it in a second folder, where it is killed in its third checkpoint."""
+    pretrain(**recipe)
+    run = {**recipe, "output_dir": f"{recipe['output_dir']}-resumed"}
+    with interrupted_at(3):
+        pretrain(**run)
+    (Path(run["output_dir"]) / "checkpoint-3" / "trainer_state.json").unlink(missing_ok=True)
+    pretrain(**run)
 
 
 def shard(folder: Path) -> None:
@@ -107,7 +125,8 @@ def shard(folder: Path) -> None:
 
 def evaluate(encoder: str, corpus: str, **settings: Any) -> None:
     """Evaluate an encoder on text, and write the loss to a file."""
-    model, arguments = masked_lm_from_encoder(encoder), CondenserTrainingArguments(**settings)
+    model = CondenserForMaskedLM.from_encoder(encoder)
+    arguments = CondenserTrainingArguments(**settings)
     texts = load_documents(corpus)
     loss = ContrastiveTrainer(model, arguments, eval_dataset=texts).evaluate()["eval_loss"]
     Path(settings["output_dir"], "loss").write_text(str(loss))
@@ -142,8 +161,13 @@ def folders(tmp_path_factory, large_weights, corpus_file):
         recipes[list(RUNS).index("budget")]["gradient_accumulation_steps"] = 2 // n_processes
         measured = {"per_device_eval_batch_size": 16 // n_processes, "output_dir": str(folder)}
         measured |= {"objective": "ict", "max_length": 32, "bow_weight": 1.0, "use_cpu": True}
-        shards = str(folder) if n_processes > 1 else None
-        plans.append(Plan(recipes=recipes, evaluation={**places, **measured}, shards=shards))
+        plan = Plan(
+            recipes=recipes,
+            interrupted={**shared, **batch, **RESUMED, "output_dir": str(folder / "whole")},
+            evaluation={**places, **measured},
+            shards=str(folder) if n_processes > 1 else None,
+        )
+        plans.append(plan)
     carry_out(plans[0])
     nodes = f"{TORCHRUN} --nnodes 2 --nproc-per-node 1 --master-addr 127.0.0.1 --node-rank"
     command = f"-m tests.pretraining.test_distributed {shlex.quote(json.dumps(plans[1]))}"
@@ -169,6 +193,14 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
     assert largest > 0.01
     # float32 sums in another order: what is small beside the largest is off by as much as that.
     assert_same(found, expected, 1e-5 * max(1.0, largest))
+
+
+def test_an_interrupted_run_resumes_bit_equal(folders):
+    for folder in folders.values():
+        resumed, whole = folder / "whole-resumed", folder / "whole"
+        assert column(resumed, "step", "loss") == column(whole, "step", "loss")
+        weights = [load_file(run / "model" / "model.safetensors") for run in (resumed, whole)]
+        assert_same(*weights, 0)
 
 
 def test_the_parts_of_the_loss_add_up_where_each_process_averages_over_its_own_tokens(folders):

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,14 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.files.settings import parse_settings
+from modeling_condenser.pretraining import pretrain as pretrain_module
 from modeling_condenser.pretraining.pretrain import (
     PretrainingRecipe,
-    choose_learning_rate,
     open_model,
     pretrain,
 )
 from modeling_condenser.publishing.provenance import read_provenance
 from tests.pretraining.short_runs import column, interrupted_at
-from tests.pretraining.test_start import save_published
 
 
 def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(
@@ -32,7 +30,7 @@ def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(
 ):
     settings |= {"n_head_layers": 1, "skip_from": 1, "seed": 5}
     settings["corpus"] = [settings["corpus"], {"path": settings["corpus"], "join_rows": 3}]
-    run, model = tmp_path / "run", pretrain(settings)
+    run, model = tmp_path / "run", pretrain(**settings)
     assert model == run / "model"
     opened = CondenserForPreTraining.from_pretrained(model)
     assert (opened.config.n_head_layers, opened.config.skip_from) == (1, 1)
@@ -49,50 +47,30 @@ def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(
 
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
     monkeypatch.setattr(CondenserTrainer, "train", None)  # fails if called
-    assert pretrain(settings) == model
-    with pytest.raises(ValueError, match=r"another recipe \(seed: 5 then, 3 now\)"):
-        pretrain({**settings, "seed": 3})
+    assert pretrain(**settings) == model
+    with pytest.raises(ValueError, match=r"another run \(seed: 5 then, 3 now\)"):
+        pretrain(**{**settings, "seed": 3})
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == before
 
 
-@pytest.mark.parametrize(
-    ("kind", "power"), [("pretraining.pretrain", 0.7), ("finetuning.finetune", 0.5)]
-)
-def test_the_learning_rate_follows_the_size_of_the_encoder(
-    settings, bert_folder, write_jsonl, tmp_path, monkeypatch, kind, power
-):
-    stage = import_module(f"modeling_condenser.{kind}")
-    if kind.startswith("finetuning"):
-        rows = [{"query": "who", "positive": "he"}, {"query": "where", "positive": "there"}]
-        settings = {"encoder": str(bert_folder), "pooling": "cls", "data": write_jsonl(rows)}
-        settings |= {"output_dir": str(tmp_path / "run"), "per_device_train_batch_size": 2}
+def test_the_learning_rate_follows_the_size_of_the_encoder(settings, bert_folder, monkeypatch):
+    def used_rate(settings, make_trainer, *classes):
+        return make_trainer(*parse_settings(settings, *classes)).args.learning_rate
 
-    def used_rate(given, make_trainer, *classes, **_):
-        return make_trainer(*parse_settings(given, *classes)).args.learning_rate
-
-    monkeypatch.setattr(stage, "run_training", used_rate)
-    run = getattr(stage, kind.rpartition(".")[2])
-    modules = AutoModel.from_pretrained(bert_folder).modules()
-    weights = [m.weight for m in modules if isinstance(m, torch.nn.Embedding)]
-    n_parameters = AutoModel.from_pretrained(bert_folder).num_parameters()
-    size = n_parameters - sum(weight.numel() for weight in weights)
+    monkeypatch.setattr(pretrain_module, "run_training", used_rate)
+    encoder = AutoModel.from_pretrained(bert_folder)
+    size = encoder.num_parameters(exclude_embeddings=True)
     given = {**settings, "base_learning_rate": 1e-5}
-    given.pop("learning_rate", None)
-    assert run(given) == pytest.approx(1e-5 * (86e6 / size) ** power, rel=0.05)
-    assert run({**given, "learning_rate": 3e-4}) == 3e-4
-
-
-def test_a_retriever_is_pre_trained_at_the_rate_of_bert_base(bert_folder, tmp_path):
-    start = save_published(tmp_path / "start", bert_folder)
-    raw, retriever = (open_model(PretrainingRecipe(str(f), "")) for f in (bert_folder, start))
-    assert choose_learning_rate(retriever, 1e-5) == 1e-5 < choose_learning_rate(raw, 1e-5)
+    del given["learning_rate"]
+    assert pretrain(**given) == pytest.approx(1e-5 * (86e6 / size) ** 0.7, rel=0.05)
+    assert pretrain(**given, learning_rate=3e-4) == 3e-4
 
 
 def test_a_pinned_revision_is_the_start(settings, loopback_hub, bert_folder, roberta_folder):
     first = loopback_hub.put(bert_folder, "owner/encoder")
     loopback_hub.put(roberta_folder, "owner/encoder")
     changes = {"encoder": f"owner/encoder@{first}", "max_steps": 1, "learning_rate": 0.0}
-    model = CondenserForPreTraining.from_pretrained(pretrain({**settings, **changes}))
+    model = CondenserForPreTraining.from_pretrained(pretrain(**{**settings, **changes}))
     found, expected = model.condenser.encoder, AutoModel.from_pretrained(bert_folder)
     assert torch.equal(
         found.embeddings.word_embeddings.weight, expected.get_input_embeddings().weight
@@ -104,34 +82,32 @@ def test_a_corpus_with_other_contents_is_refused(settings, tmp_path, small_corpu
     corpus, run = tmp_path / "corpus.jsonl", tmp_path / "run"
     corpus.write_bytes(text := small_corpus.read_bytes())
     settings |= {"corpus": str(corpus), "save_strategy": "steps", "save_steps": 2}
-    model = pretrain(settings)
+    model = pretrain(**settings)
     weights, record = (model / "model.safetensors").read_bytes(), (run / "run.json").read_bytes()
     if not is_finished:
         shutil.rmtree(model)
-        (run / "run.json").unlink()
     corpus.write_bytes(text + b'{"text": "A volcano erupts when magma rises."}\n')
-    with pytest.raises(ValueError, match="recipe .blocks_sha256: '.{12}' then, '.{12}' now"):
-        pretrain(settings)
-    assert model.exists() == is_finished and (run / "run.json").exists() == is_finished
+    with pytest.raises(ValueError, match="another run .data: .{12} then, .{12} now"):
+        pretrain(**settings)
+    assert model.exists() == is_finished
     corpus.unlink()
     corpus.write_bytes(text)  # another file with the same text
-    assert (pretrain(settings) / "model.safetensors").read_bytes() == weights
+    assert (pretrain(**settings) / "model.safetensors").read_bytes() == weights
     assert column(run, "step") == [[1], [2], [3]]  # no step was trained again
     if is_finished:
         assert (run / "run.json").read_bytes() == record
 
 
-@pytest.mark.parametrize("objective", ["mlm", "tsdae"])
-def test_other_objectives_see_the_same_blocks_as_the_condenser(settings, tmp_path, objective):
-    for name in ("condenser", objective):
+def test_plain_mlm_sees_the_same_blocks_and_masks_as_the_condenser(settings, tmp_path):
+    for name in ("condenser", "mlm"):
         run = {"objective": name, "max_steps": 2, "output_dir": str(tmp_path / name)}
-        pretrain({**settings, **run})
-    first, second = tmp_path / "condenser", tmp_path / objective
+        pretrain(**{**settings, **run})
+    first, second = tmp_path / "condenser", tmp_path / "mlm"
     names = ("step", "num_input_tokens_seen")
     assert column(first, *names) == column(second, *names)
-    if objective == "mlm":  # with the same masks: in the first step all weights are alike
-        losses = [column(run, "late_loss")[0] for run in (first, second)]
-        assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    # In the first step all weights are alike.
+    losses = [column(run, "late_loss")[0] for run in (first, second)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     records = [json.loads((run / "run.json").read_text()) for run in (first, second)]
     assert records[0]["blocks_sha256"] == records[1]["blocks_sha256"]
 
@@ -139,7 +115,7 @@ def test_other_objectives_see_the_same_blocks_as_the_condenser(settings, tmp_pat
 def test_without_masks_only_the_tied_weights_of_the_lm_head_are_trained(
     settings, tmp_path, bert_folder
 ):
-    model = pretrain({**settings, "objective": "ict", "max_length": 64})
+    model = pretrain(**{**settings, "objective": "ict", "max_length": 64})
     log, weights = read_log(tmp_path / "run"), load_file(model / "model.safetensors")
     assert len(log) == 3 and not {"late_loss", "late_accuracy", "swap_cost"} & log[0].keys()
     assert log[0]["loss"] == pytest.approx(log[0]["contrastive_loss"])
@@ -160,9 +136,9 @@ def test_without_masks_only_the_tied_weights_of_the_lm_head_are_trained(
     ],
 )
 def test_a_checkpoint_is_continued_with_its_own_head(settings, tmp_path, split, other):
-    first, run = pretrain({**settings, **split}), settings["output_dir"]
+    first, run = pretrain(**{**settings, **split}), settings["output_dir"]
     again = {**settings, "max_steps": 1, "encoder": run, "output_dir": str(tmp_path / "b")}
-    config = CondenserForPreTraining.from_pretrained(second := pretrain(again)).config
+    config = CondenserForPreTraining.from_pretrained(second := pretrain(**again)).config
     assert {name: getattr(config, name) for name in split} == split
     assert [stage.run["steps"] for stage in read_provenance(second)] == [3, 1]
     before, after = (column(tmp_path / run, "head_loss") for run in ("run", "b"))
@@ -200,8 +176,6 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
         ({"objective": "ict", "removal_probability": 1.5}, "removal_probability is 1.5"),
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),
-        ({"fp16": True}, "fp16 is set, but this training runs on a CPU"),
-        ({"eval_strategy": "steps"}, "pretrain has no texts to evaluate on: measure readiness"),
         ({"encoder": "startr"}, "There is no folder 'startr', and it cannot be fetched"),
         ({"objective": "ict", "query_length": 2}, "query_length is 2, which leaves no room"),
     ],
@@ -213,7 +187,7 @@ def test_bad_settings_are_refused_before_anything_is_written(
     tokenizer.save_pretrained(tmp_path / "larger")
     text = json.dumps({**settings, **change}).replace("FOLDER", str(tmp_path))
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        pretrain(json.loads(text))
+        pretrain(**json.loads(text))
     assert [file.name for file in tmp_path.iterdir()] == ["larger"]
 
 
@@ -226,9 +200,9 @@ def test_a_tokenizer_with_other_tokens_of_the_same_number_is_refused(settings, t
     (folder / "tokenizer.json").write_text(json.dumps(content))
     expected = f"{re.escape(repr(first))} as .* has {re.escape(repr(second))}: use the encoder's"
     with pytest.raises(ValueError, match=expected):
-        pretrain({**settings, "tokenizer": str(folder)})
+        pretrain(**{**settings, "tokenizer": str(folder)})
     assert not (tmp_path / "run").exists()
-    pretrain({**settings, "tokenizer": settings["encoder"], "max_steps": 1})
+    pretrain(**{**settings, "tokenizer": settings["encoder"], "max_steps": 1})
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -240,7 +214,6 @@ CASES: dict[str, dict[str, Any]] = {
         **{"cache_chunk_size": 3, "temperature": 20.0},
     },
     "mean pooling": {"objective": "ict", "pooling": "mean", "bow_weight": 1.0},
-    "tsdae": {"objective": "tsdae"},
 }
 # Runs of more than two epochs, with dropout.
 RESUMABLE: dict[str, Any] = {"encoder_changes": {}, "save_strategy": "steps", "save_steps": 2}
@@ -255,17 +228,15 @@ def test_an_interrupted_run_resumes_bit_equal_past_a_torn_checkpoint(
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(small_corpus.read_text().splitlines(keepends=True)[:30]))
     settings |= {**RESUMABLE, "corpus": str(corpus), **CASES[case]}
-    pretrain({**settings, "output_dir": str(tmp_path / "whole")})
+    pretrain(**{**settings, "output_dir": str(tmp_path / "whole")})
     n_epochs = read_log(tmp_path / "whole")[-1]["epoch"]
     assert n_epochs > 2
 
     with interrupted_at(5):
-        pretrain(settings)
+        pretrain(**settings)
     checkpoints = [tmp_path / "run" / f"checkpoint-{step}" for step in (2, 4)]
-    if case == "tsdae":  # the decoder's untied weights do not keep it from being a masked LM
-        CondenserForMaskedLM.from_pretrained(checkpoints[1])
     (checkpoints[1] / "trainer_state.json").unlink()  # as if killed while it was written
-    pretrain({**settings, "dataloader_num_workers": 2})
+    pretrain(**{**settings, "dataloader_num_workers": 2})
     assert "checkpoint-2, step 2" in caplog.text
     first, second = tmp_path / "run", tmp_path / "whole"
     names = ("step", "loss", "grad_norm")

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +20,6 @@ from modeling_condenser import (
     CondenserForPreTraining,
     CondenserTrainer,
     CondenserTrainingArguments,
-    condenser_from_encoder,
-    masked_lm_from_encoder,
 )
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.packing import is_packing
@@ -46,7 +43,7 @@ def make_trainer(tmp_path, bert_folder, texts):
     def make(data=texts[:50], *, name="run", eval_dataset=None, head=None, **settings):
         set_seed(3)
         return CondenserTrainer(
-            condenser_from_encoder(str(bert_folder), **(head or {})),
+            CondenserForPreTraining.from_encoder(str(bert_folder), **(head or {})),
             arguments(tmp_path / name, **settings),
             train_dataset=data,
             eval_dataset=eval_dataset,
@@ -96,17 +93,6 @@ def test_the_log_holds_means_over_the_steps_since_the_last_entry_and_probing_cha
         assert torch.equal(a, b)
 
 
-def test_a_notebooks_table_shows_the_parts_of_the_loss(make_trainer):
-    trainer, rows = make_trainer(max_steps=2), []
-    table = TrainerCallback()
-    table.training_tracker = SimpleNamespace(write_line=rows.append)
-    trainer.add_callback(table)
-    logged = steps_of(trainer)
-    names = ("head_loss", "late_loss")
-    parts = [{name: f"{entry[name]:.4f}" for name in names} for entry in logged]
-    assert rows == [{"Step": step, **own} for step, own in enumerate(parts, start=1)]
-
-
 def naive_probe(model, texts):
     """One text at a time: with its own vector, with zeros, and with that of the text before it."""
     lates = [model.encode(t["input_ids"], t["attention_mask"])[0] for t in texts]
@@ -141,7 +127,7 @@ def test_the_probe_equals_a_naive_implementation_for_any_batch_size(large_weight
     trainer = make_trainer(packed=False)
     batch = trainer.data_collator(trainer.train_dataset.__getitems__(list(range(6))))
     set_seed(0)
-    model = condenser_from_encoder(str(large_weights), skip_from=1).eval()
+    model = CondenserForPreTraining.from_encoder(str(large_weights), skip_from=1).eval()
     labels = batch.pop("labels")
     output = model(**batch)  # some tokens are what the head predicts, some what the backbone does
     for rows, logits in ((slice(3), output.head_logits), (slice(3, 5), output.logits)):
@@ -163,7 +149,7 @@ def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weig
     settings, tmp_path
 ):
     changes = {"objective": "mlm", "bow_weight": 1.0, "bow_weight_end": 0.2, "max_steps": 4}
-    pretrain({**settings, **changes})
+    pretrain(**{**settings, **changes})
     log = read_log(tmp_path / "run")
     expected = [0.2 + 0.8 * (1 + math.cos(math.pi * step / 4)) / 2 for step in range(4)]
     assert [entry["bow_weight"] for entry in log] == pytest.approx(expected)
@@ -235,21 +221,14 @@ def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(make_trainer, tmp_pat
 
 
 def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, monkeypatch):
-    plain, model = (
-        start(str(bert_folder)) for start in (masked_lm_from_encoder, condenser_from_encoder)
-    )
+    model = CondenserForPreTraining.from_encoder(bert_folder)
+    plain = CondenserForMaskedLM.from_encoder(bert_folder)
     new = CondenserForPreTraining(CondenserConfig(encoder_config=BACKBONES["BERT"].config()))
-    adapted = torch.nn.Module()
-    adapted.peft_config = {}  # what marks a model of PEFT
     for message, options, settings in (
         ("a CondenserForPreTraining, but .*MaskedLM", {"model": plain}, {}),
         ("'ict' needs a ContrastiveTrainer .* a CondenserTrainer", {}, {"objective": "ict"}),
         ("objective is 'condensr', .*; expected Literal", {}, {"objective": "condensr"}),
         ("pass its tokenizer as processing_class", {"model": new}, {}),
-        ("model_init is not supported .*output_dir", {"model": None, "model_init": lambda: 1}, {}),
-        ("compute_metrics is not supported", {"compute_metrics": dict}, {}),
-        ("data_collator is not supported", {"data_collator": dict}, {}),
-        ("adapters of PEFT", {"model": adapted}, {}),
         ("label_smoothing_factor is 0.1", {}, {"label_smoothing_factor": 0.1}),
     ):
         options = {"model": model, "train_dataset": ["The river left."], **options}
@@ -267,7 +246,7 @@ def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
     mpnet = BACKBONES["MPNet"].save(tmp_path / "mpnet", texts)
 
     def is_packed(encoder: Path = bert_folder, **changes: Any) -> bool:
-        model = condenser_from_encoder(str(encoder))
+        model = CondenserForPreTraining.from_encoder(str(encoder))
         make_collator(model, find_tokenizer(model), arguments(tmp_path, **changes))
         return is_packing(model)
 
@@ -279,7 +258,7 @@ def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
 
 
 def test_plain_mlm_from_a_checkpoint_leaves_out_its_second_masking(tmp_path, bert_folder, texts):
-    condenser = condenser_from_encoder(str(bert_folder), head_mlm_probability=0.5)
+    condenser = CondenserForPreTraining.from_encoder(str(bert_folder), head_mlm_probability=0.5)
     condenser.save_pretrained(tmp_path / "checkpoint")
     model = CondenserForMaskedLM.from_pretrained(tmp_path / "checkpoint")
     settings = arguments(tmp_path / "run", objective="mlm", max_steps=1)

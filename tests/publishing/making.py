@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from transformers import AutoTokenizer
 
-from modeling_condenser import condenser_from_encoder
+from modeling_condenser import CondenserForPreTraining
 from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
     claim_run_folder,
@@ -42,7 +42,7 @@ def make_run(encoder: Path, folder: Path) -> Path:
     settings = {"encoder": str(encoder), "corpus": "owner/corpus", "max_length": 64}
     claim_run_folder(folder, {**settings, "output_dir": "x"}, "data")
     torch.manual_seed(0)
-    model = condenser_from_encoder(
+    model = CondenserForPreTraining.from_encoder(
         str(encoder),
         n_head_layers=1,
         config_changes={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},

@@ -28,8 +28,9 @@ TEXTS = Dataset.from_dict({"text": ["a b " * 20, "b a " * 20]})
 # Every opener of the package, and the stand-alone script.
 OPENERS: dict[str, Callable[[Path], Any]] = {
     "retriever": lambda f: Retriever(f).encode_queries(["a"]),
+    "plain encoder": lambda f: Retriever(f, pooling="cls").encode_queries(["a"]),
     "system": lambda f: parse_system(str(f)).open(),
-    "start": CondenserForPreTraining.from_encoder,
+    "start": lambda f: CondenserForPreTraining.from_encoder(str(f)),
     "checkpoint": CondenserForPreTraining.from_pretrained,
     "export": lambda f: export_encoder(f, f"{f}-out"),
     "readiness": lambda f: measure_model(

@@ -12,7 +12,7 @@ import torch
 from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
-from modeling_condenser.pretraining.warm_start import masked_lm_from_encoder
+from modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.publishing import push as module
 from modeling_condenser.publishing.card import PLACEHOLDER, write_card
 from modeling_condenser.publishing.push import (
@@ -104,7 +104,7 @@ def test_what_does_not_open_is_refused(folder):
 
 @pytest.mark.slow
 def test_a_checkpoint_without_a_condenser_head_opens(bert_folder, tmp_path):
-    masked_lm_from_encoder(bert_folder).save_pretrained(tmp_path)
+    CondenserForMaskedLM.from_encoder(bert_folder).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path)
     assert find_opening_error(tmp_path) is None
 

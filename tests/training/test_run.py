@@ -19,12 +19,18 @@ def train(tmp_path, bert_folder, texts, monkeypatch):
     monkeypatch.setattr(trainer, "write_card", lambda folder, **how: None)  # it takes seconds
 
     def run(**changes) -> Path:
-        stated = SETTINGS.keys() - {"logging_steps", "save_strategy"}
-        settings = {name: SETTINGS[name] for name in stated}
         (tmp_path / "corpus.txt").write_text("\n".join(texts[:20]))
-        quick = {"objective": "mlm", "per_device_train_batch_size": 1}
-        places = {"encoder": str(bert_folder), "corpus": str(tmp_path / "corpus.txt"), **quick}
-        return pretrain({**settings, **places, "output_dir": str(tmp_path / "run"), **changes})
+        settings = {
+            **SETTINGS,
+            "objective": "mlm",
+            "encoder": str(bert_folder),
+            "corpus": str(tmp_path / "corpus.txt"),
+            "output_dir": str(tmp_path / "run"),
+            "per_device_train_batch_size": 1,
+        }
+        for name in ("logging_steps", "save_strategy"):
+            del settings[name]
+        return pretrain(**settings | changes)
 
     return run
 

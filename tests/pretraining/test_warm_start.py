@@ -1,0 +1,79 @@
+"""What a model starts from: raw encoders, checkpoints, and retrievers only on request."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from transformers import AutoModel, GPT2Config, GPT2Model
+
+from modeling_condenser import CondenserConfig, CondenserForMaskedLM, CondenserForPreTraining
+from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
+from modeling_condenser.publishing.export import export_encoder
+from tests.encoding.making import save_modules
+
+
+@pytest.fixture
+def retriever_folder(bert_folder, tmp_path) -> Path:
+    """A sentence-transformers model with mean pooling and prompts."""
+    modules = [Pooling(32, pooling_mode="mean"), Normalize()]
+    prompts = {"query": "query: ", "document": "passage: "}
+    return save_modules(tmp_path / "start", bert_folder, lambda _: modules, prompts=prompts)
+
+
+def test_a_retriever_is_a_start_only_on_request(settings, retriever_folder, bert_folder, tmp_path):
+    settings |= {"encoder": str(retriever_folder), "encoder_changes": {}}
+    with pytest.raises(ValueError, match="is an embedding model .* or set from_retriever: true"):
+        pretrain(**settings)
+    assert [path.name for path in tmp_path.iterdir()] == ["start"]
+    model = CondenserForPreTraining.from_encoder(retriever_folder, from_retriever=True)
+    assert model.config.pooling == "cls"
+    expected = AutoModel.from_pretrained(bert_folder).state_dict()
+    for name, weight in model.condenser.encoder.state_dict().items():
+        assert "pooler" in name or torch.equal(weight, expected[name])
+    pretrain(**settings, from_retriever=True, pooling="mean")
+    export = export_encoder(tmp_path / "run", tmp_path / "export")
+    opened = SentenceTransformer(str(export), device="cpu")
+    assert opened[1].pooling_mode == "mean" and set(opened.prompts.values()) == {""}
+
+
+def test_a_decoder_is_refused(settings, tmp_path):
+    decoder = GPT2Model(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=99))
+    decoder.save_pretrained(tmp_path / "start")
+    with pytest.raises(ValueError, match="'gpt2': it is a decoder"):
+        pretrain(**settings | {"encoder_changes": {}, "encoder": str(tmp_path / "start")})
+
+
+def test_the_pooling_is_that_of_a_checkpoint_or_cls_unless_it_is_named(bert_folder, tmp_path):
+    CondenserForPreTraining.from_encoder(bert_folder, pooling="mean").save_pretrained(tmp_path)
+    for encoder, named, expected in (
+        (bert_folder, None, "cls"),
+        (bert_folder, "mean", "mean"),
+        (tmp_path, None, "mean"),
+    ):
+        for objective in ("condenser", "ict"):
+            recipe = PretrainingRecipe(str(encoder), "", objective, pooling=named)
+            assert open_model(recipe).config.pooling == expected
+    assert CondenserForMaskedLM.from_encoder(tmp_path, pooling="cls").config.pooling == "cls"
+    with pytest.raises(ValueError, match="pooling: cls, but the checkpoint .* has mean"):
+        open_model(PretrainingRecipe(str(tmp_path), "", pooling="cls"))
+    recipe = PretrainingRecipe(str(tmp_path), "", pooling="cls", new_head=True)
+    assert open_model(recipe).config.pooling == "cls"
+    with pytest.raises(ValueError, match="pooling is 'max', expected cls or mean"):
+        CondenserConfig(pooling="max")
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_an_export_states_the_similarity_of_the_contrast(settings, tmp_path, similarity):
+    settings |= {"objective": "ict", "max_steps": 1, "similarity": similarity}
+    pretrain(**settings)
+    # A later training without a contrast keeps it.
+    mlm = {**settings, "objective": "mlm", "encoder": str(tmp_path / "run")}
+    del mlm["similarity"]
+    pretrain(**mlm | {"output_dir": str(tmp_path / "mlm")})
+    for run in ("run", "mlm"):
+        export = export_encoder(tmp_path / run, tmp_path / f"{run}-export")
+        opened = SentenceTransformer(str(export), device="cpu")
+        assert opened.similarity_fn_name == similarity
+        assert isinstance(opened[-1], Normalize) == (similarity == "cosine")
