@@ -21,6 +21,7 @@ from modeling_condenser import Index, Passage
 
 TEMPLATE = Path(__file__).with_name("serve.html.jinja")
 N_RESULTS = 10  # on the page
+BEFORE, AFTER = 200, 500  # characters shown around the best sentence
 HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
@@ -46,15 +47,21 @@ def make_app(index: Index) -> FastAPI:
 def describe(passage: Passage) -> dict[str, str]:
     """What the page shows of a passage; its best sentence is marked if it has a query's word."""
     sentence = passage.sentence if passage.words else ""
-    before, sentence, after = passage.text.partition(sentence) if sentence else ("", "", "")
+    place = passage.text.find(sentence)
+    before, after = passage.text[:place], passage.text[place + len(sentence) :]
+    if len(before) > BEFORE:
+        before = f"… {before[-BEFORE:].partition(' ')[2]}"
+    if len(after) > AFTER:
+        after = f"{after[:AFTER].rpartition(' ')[0]} …"
     # Passages of `condenser collect` have the file and the headings that they were cut from.
-    parts = [getattr(passage, "file", ""), getattr(passage, "headings", ""), passage.id]
+    source = [getattr(passage, "file", ""), getattr(passage, "headings", ""), passage.id]
     return {
         "title": passage.title or passage.id,
-        "source": " · ".join(part for part in parts if part),
-        "before": before or ("" if sentence else passage.text),
+        "source": " · ".join(part for part in source if part),
+        "before": before,
         "sentence": sentence,
         "after": after,
+        "whole": passage.text if before + sentence + after != passage.text else "",
     }
 
 

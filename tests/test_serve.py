@@ -3,6 +3,7 @@
 import runpy
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,3 +47,13 @@ def test_the_page_marks_the_best_sentence_and_escapes_all_text():
     assert "No passage was found." in client.get("/", params={"query": "winter"}).text
     empty = client.get("/").text
     assert "Search 2 passages" in empty and "<li>" not in empty
+
+
+def test_the_page_shows_where_a_passage_is_from_and_cuts_a_long_one():
+    pytest.importorskip("uvicorn")
+    text = f"{'Before. ' * 99}The spring. {'After. ' * 99}"
+    fields = {"id": "p", "title": "T", "text": text, "words": ("spring",)}
+    passage = SimpleNamespace(**fields, sentence="The spring.", file="a.md", headings="A > B")
+    shown = runpy.run_path(str(SERVE))["describe"](passage)
+    assert (shown["source"], shown["whole"]) == ("a.md · A > B · p", text)
+    assert shown["before"] == f"… {'Before. ' * 24}" and shown["after"] == f"{' After.' * 71} …"
