@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-BENCH ?= pretraining pretraining_collator encoding search
+BENCH ?= pretraining encoding search
 STAMP := .venv/.stamp
 # A worker for each core, at most four: each imports torch and makes its own fixtures.
 PYTEST := .venv/bin/python -m pytest -n logical --maxprocesses 4 --dist worksteal
@@ -20,8 +20,8 @@ endif
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 
-demo: $(STAMP) ## condense, fine-tune and evaluate on medical questions, on a CPU, in minutes
-	@.venv/bin/condenser demo $(ARGS)
+demo: $(STAMP) ## pre-train, fine-tune and compare on medical questions, on a CPU, in minutes
+	@.venv/bin/python examples/demo.py $(ARGS)
 
 test: $(STAMP) ## run the tests (offline, on a CPU)
 	@$(PYTEST) $(ARGS)

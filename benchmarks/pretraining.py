@@ -3,7 +3,6 @@
     python -m benchmarks.pretraining                              a small model, minutes on a CPU
     python -m benchmarks.pretraining --bert_base --max_length 512 --batch 16 --steps 3 --repeats 3
     python -m benchmarks.pretraining --text FILE.jsonl            other text: .txt lines, or `text`
-    python -m benchmarks.pretraining --without packed             `ours` without one of its switches
     python -m benchmarks.pretraining --sides trainer,pretense     each with its own Trainer
 
 All sides (`pretraining_sides`) train on the same blocks of real text from the same weights, each in
@@ -33,11 +32,8 @@ from benchmarks.harness import (
 from benchmarks.pretraining_sides import (
     IN_A_LOOP,
     SIDES,
-    SWITCHES,
-    USUAL,
     WITH_A_TRAINER,
     Side,
-    chosen_switches,
     device_of,
     time_trainer,
 )
@@ -59,7 +55,7 @@ def main() -> None:
     check_losses(runs)
     device = device_of(arguments)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    print_conditions(arguments, _SIZES, device=where, ours=sorted(chosen_switches(arguments)))
+    print_conditions(arguments, _SIZES, device=where)
     figures = {side: medians(results) for side, results in runs.items()}
     names = dict.fromkeys(name for side in figures.values() for name in side)
     rows = [[name, *(side.get(name, "-") for side in figures.values())] for name in names]
@@ -79,15 +75,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--bert_base", action="store_true", help=f"sizes {_BERT_BASE}")
     parser.add_argument("--text", type=Path, help="(default: the standard library's docstrings)")
     parser.add_argument("--sides", type=names, default=list(IN_A_LOOP), help=",".join(SIDES))
-    switches = "; ".join(f"{name}: {meaning}" for name, meaning in SWITCHES.items())
-    parser.add_argument("--without", type=names, default=[], help=f"of ours: {switches}")
-    usual = f"the same, to turn on; by default {', '.join(USUAL)} are on"
-    parser.add_argument("--with", dest="switched_on", type=names, default=[], help=usual)
     parser.add_argument("--cpu", action="store_true", help="even if there is an accelerator")
     arguments = parser.parse_args()
-    unknown = {*arguments.sides} - {*SIDES}
-    unknown |= {*arguments.without, *arguments.switched_on} - SWITCHES.keys()
-    if unknown:
+    if unknown := {*arguments.sides} - {*SIDES}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     compared = [side for side in arguments.sides if side.partition("-")[0] in IN_A_LOOP]
     if len(compared) > 1 and not set(_REFERENCES) & set(compared):

@@ -4,13 +4,12 @@
   every position projected to the vocabulary twice, attention written out.
 - `plain`: masked language modelling with transformers' BertForMaskedLM and its collator, padded to
   the longest block of the batch, every position projected once, as run_mlm does it.
-- `ours`: this package's Condenser; each of its SWITCHES can be turned off or on.
-- `bow`: `ours` with bag-of-words prediction.
+- `ours`: this package's Condenser: packed, with the last layers only for CLS and masked tokens.
 - `trainer`: this package's CondenserTrainer on texts, as the README shows it.
 - `pretense`: the Condenser of capemox/pretense with its PretenseTrainer on the same texts, as its
   README shows it.
 
-The first four train in a bare loop on the same blocks, without a learning-rate schedule, gradient
+The first three train in a bare loop on the same blocks, without a learning-rate schedule, gradient
 clipping and logging. Their optimiser is torch's AdamW, fused as in the Trainer but for `paper`.
 """
 
@@ -42,22 +41,13 @@ from modeling_condenser import (
 )
 from modeling_condenser.files.settings import is_bfloat16_fast
 
-IN_A_LOOP = ("paper", "plain", "ours", "bow")
+IN_A_LOOP = ("paper", "plain", "ours")
 WITH_A_TRAINER = ("trainer", "pretense")
 SIDES = [
     f"{side}{precision}"
     for side in (*IN_A_LOOP, *WITH_A_TRAINER)
     for precision in ("", "-bf16", "-float32")
 ]
-SWITCHES = {
-    "packed": "blocks end to end instead of padded to the longest",
-    "narrow": "the last layers only for CLS and masked tokens; needs packed",
-    "bf16": "bfloat16 autocast; usual where the machine has units for it",
-    "attention": "the package's attention on a CPU instead of nested tensors; needs packed",
-    "dropout": "the package's dropout of units on a CPU",
-    "compile": "torch.compile",
-}
-USUAL = ("packed", "narrow", "attention", "dropout", *(["bf16"] if is_bfloat16_fast() else []))
 
 
 class Side:
@@ -70,14 +60,11 @@ class Side:
     def __init__(self, name: str, arguments: argparse.Namespace):
         self.kind, _, precision = name.partition("-")
         tokenizer, length = _open_tokenizer(arguments), arguments.max_length
-        switches = chosen_switches(arguments) if self.kind in ("ours", "bow") else set()
-        self.is_bf16 = precision == "bf16" if precision else "bf16" in switches
-        collator: Any = CondenserDataCollator(
-            tokenizer,
-            max_length=length,
-            bag_of_words=self.kind == "bow",
-            packed="packed" in switches,
-        )
+        self.is_bf16 = precision == "bf16"
+        if not precision:
+            self.is_bf16 = self.kind == "ours" and is_bfloat16_fast()
+        is_packed = self.kind == "ours"
+        collator: Any = CondenserDataCollator(tokenizer, max_length=length, packed=is_packed)
         self.collate_alike: Any = collator
         self.collate, self.model = collator, _open_condenser(arguments)
         if self.kind == "paper":
@@ -86,7 +73,8 @@ class Side:
         elif self.kind == "plain":
             self.collate, self.model = _PlainCollator(tokenizer, length), _open_bert(arguments)
         else:
-            _turn_on(switches, self.model)
+            packing.use_packing(self.model, narrow=True)
+            cpu_kernels.use_fast_dropout(self.model)
         self.model.to(device_of(arguments)).train()
 
     def compute(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,12 +90,9 @@ class Side:
 
     @torch.no_grad()
     def first_losses(self, blocks: list[dict[str, Any]]) -> dict[str, float]:
-        """The losses of a batch without dropout and without the bag of words."""
+        """The losses of a batch without dropout."""
         self.model.eval()
-        batch = dict(self.collate_alike(blocks))
-        if "bow_targets" in batch:
-            batch["bow_weight"] = 0.0
-        loss, late_loss = self.compute(batch)
+        loss, late_loss = self.compute(dict(self.collate_alike(blocks)))
         self.model.train()
         return {"loss": loss.item(), "late_loss": late_loss.item()}
 
@@ -131,11 +116,6 @@ class Side:
         return collating, training
 
 
-def chosen_switches(arguments: argparse.Namespace) -> set[str]:
-    """The switches of `ours` that are on."""
-    return (set(USUAL) | set(arguments.switched_on)) - set(arguments.without)
-
-
 def device_of(arguments: argparse.Namespace) -> torch.device:
     use_cuda = torch.cuda.is_available() and not arguments.cpu
     return torch.device("cuda" if use_cuda else "cpu")
@@ -152,17 +132,6 @@ def _open_condenser(arguments: argparse.Namespace) -> Any:
 
 def _open_bert(arguments: argparse.Namespace) -> BertForMaskedLM:
     return as_bert(CondenserForMaskedLM.from_encoder(str(arguments.folder / "encoder")))
-
-
-def _turn_on(switches: set[str], model: Any) -> None:
-    if "packed" in switches:
-        packing.use_packing(model, narrow="narrow" in switches)
-    if "attention" not in switches:
-        packing.cpu_attention = packing.cuda_attention
-    if "dropout" in switches:
-        cpu_kernels.use_fast_dropout(model)
-    if "compile" in switches:
-        model.compile()
 
 
 class _PlainCollator(DataCollatorForLanguageModeling):

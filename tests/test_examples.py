@@ -2,10 +2,15 @@
 
 import ast
 import re
+import runpy
 import shutil
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import modeling_condenser
@@ -42,7 +47,7 @@ def test_the_page_of_examples_quotes_them_as_they_are():
 
 @pytest.fixture
 def few_passages(tmp_path, monkeypatch):
-    """Makes `health` a collection of every 24th judgement and their passages."""
+    """Makes `health` a collection of every 24th judgement and their passages; its folder."""
     whole, folder = Path(load.resolve_collection_name("health")), tmp_path / "few"
     (folder / "qrels").mkdir(parents=True)
     judged: set[str] = set()
@@ -56,6 +61,7 @@ def few_passages(tmp_path, monkeypatch):
     shutil.copy(whole / "queries.jsonl.gz", folder)
     names = {"health": str(folder)}
     monkeypatch.setattr(load, "resolve_collection_name", lambda name: names.get(name, str(name)))
+    return folder
 
 
 @pytest.mark.slow
@@ -68,3 +74,55 @@ def test_an_example_runs_without_a_download(name, tmp_path, monkeypatch, capsys,
     exec(compile(source, name, "exec"), {})
     printed = capsys.readouterr().out
     assert re.search(PRINTED[name], printed), printed
+
+
+@pytest.mark.slow
+def test_the_demo_prints_its_tables_and_repeats_nothing(
+    tmp_path, monkeypatch, capsys, caplog, few_passages
+):
+    out, sizes = tmp_path / "demo", ["--fraction", "0.01", "--labels", "64"]
+    words = ["demo.py", "--collection", str(few_passages), "--output_dir", str(out), *sizes]
+    monkeypatch.setattr("sys.argv", words)
+    tables = []
+    for _ in range(2):
+        caplog.clear()
+        runpy.run_path(str(ROOT / "examples" / "demo.py"), run_name="__main__")
+        tables.append(capsys.readouterr().out.partition("In brackets")[0])
+    assert caplog.text.count("is finished.") == 4 and tables[0] == tables[1]
+    [file] = out.glob("evaluation/*/test/per_query.tsv")
+    values = pd.read_csv(file, sep="\t").filter(like=" MRR@10")
+    bm25, mlm, _, recommended, *_ = values.mean()
+    rows = [" ".join(line.split()) for line in tables[0].split("\n")]
+    assert f"bm25 {bm25:.3f} {bm25:.3f}" in rows and f"mlm {mlm:.3f}" in "\n".join(rows)
+    [row] = [row for row in rows if row.startswith(f"recommended {recommended:.3f}")]
+    assert re.search(rf" \({re.escape(f'{recommended - mlm:+.3f}')}, p = [01]\.\d{{3}}\)", row)
+
+
+@pytest.mark.slow
+def test_milvus_finds_what_brute_force_finds(tmp_path):
+    pymilvus = pytest.importorskip("pymilvus")
+    pytest.importorskip("milvus_lite")
+    random, ids = np.random.default_rng(0), [f"p{i}" for i in range(60)]
+    vectors, query = random.standard_normal((60, 16)), random.standard_normal(16)
+    embeddings = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), pa.float32()), 16)
+    texts = [f"Passage {i} is about topic{i % 20}" for i in range(60)]
+    columns = {"id": ids, "embedding": embeddings, "title": [f"T{i}" for i in range(60)]}
+    (tmp_path / "table").mkdir()
+    pq.write_table(pa.table({**columns, "text": texts}), tmp_path / "table" / "data.parquet")
+    example = runpy.run_path(str(ROOT / "examples" / "milvus.py"))
+    client = pymilvus.MilvusClient(str(tmp_path / "milvus.db"))
+    example["load"](client, "passages", tmp_path / "table")
+
+    def search(*fields, k=60):
+        hits = example["search"](client, "passages", "topic3 of 23", query, k=k, fields=fields)
+        return [hit["id"] for hit in hits]
+
+    by_vectors, by_words = search("embedding"), search("bm25")
+    assert by_vectors == [ids[row] for row in np.argsort(-vectors @ query)]
+    assert by_words[0] == "p23" and {*by_words[1:]} == {"p3", "p43"}
+    scores = Counter[str]()
+    for ranking in (by_vectors, by_words):
+        scores.update({name: 1 / (61 + rank) for rank, name in enumerate(ranking)})
+    assert search("embedding", "bm25", k=3) == [name for name, _ in scores.most_common(3)]
+    text = client.get("passages", ["p7"], output_fields=["text"])[0]["text"]
+    assert text == "T7\nPassage 7 is about topic7"

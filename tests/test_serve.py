@@ -1,8 +1,9 @@
-"""examples/serve.py: asked by eight threads."""
+"""examples/serve.py: asked by eight threads, and its page."""
 
 import runpy
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,11 +13,15 @@ SERVE = Path(__file__).parents[1] / "examples" / "serve.py"
 TEXTS = {f"p{i}": f"Passage {i} is about topic{i % 20}, in {i} words." for i in range(60)}
 
 
-def test_eight_threads_get_the_answers_of_the_index():
+def make_client(index):
     pytest.importorskip("uvicorn")
     testclient = pytest.importorskip("fastapi.testclient")
+    return testclient.TestClient(runpy.run_path(str(SERVE))["make_app"](index))
+
+
+def test_eight_threads_get_the_answers_of_the_index():
     index = Index.build(TEXTS)
-    client = testclient.TestClient(runpy.run_path(str(SERVE))["make_app"](index))
+    client = make_client(index)
     queries = [f"what is topic{i}?" for i in range(20)]
 
     def ask(query, k=3):
@@ -29,3 +34,26 @@ def test_eight_threads_get_the_answers_of_the_index():
         assert len(answer) == 3 and query[8:-1] in answer[0]["words"]
         assert answer == [{**passage._asdict(), "words": [*passage.words]} for passage in expected]
     assert ask("topic1", k=0).status_code == 422
+
+
+def test_the_page_marks_the_best_sentence_and_escapes_all_text():
+    text = "Sea & land. A <b>spring</b> in May. End."
+    client = make_client(Index.build({"<i>p</i>": text, "other": "Nothing about it."}))
+    page = client.get("/", params={"query": '"><script>spring</script>'})
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    marked = "Sea &amp; land. <mark>A &lt;b&gt;spring&lt;/b&gt; in May.</mark> End."
+    assert marked in page.text and "&lt;i&gt;p&lt;/i&gt;" in page.text
+    assert "<script" not in page.text and "<b>" not in page.text and "<i>" not in page.text
+    assert "No passage was found." in client.get("/", params={"query": "winter"}).text
+    empty = client.get("/").text
+    assert "Search 2 passages" in empty and "<li>" not in empty
+
+
+def test_the_page_shows_where_a_passage_is_from_and_cuts_a_long_one():
+    pytest.importorskip("uvicorn")
+    text = f"{'Before. ' * 99}The spring. {'After. ' * 99}"
+    fields = {"id": "p", "title": "T", "text": text, "words": ("spring",)}
+    passage = SimpleNamespace(**fields, sentence="The spring.", file="a.md", headings="A > B")
+    shown = runpy.run_path(str(SERVE))["describe"](passage)
+    assert (shown["source"], shown["whole"]) == ("a.md · A > B · p", text)
+    assert shown["before"] == f"… {'Before. ' * 24}" and shown["after"] == f"{' After.' * 71} …"
