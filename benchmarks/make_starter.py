@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from benchmarks.harness import as_bert
-from modeling_condenser import CondenserForMaskedLM.from_encoder
+from modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.encoder_parts import save_tokenizer
 from modeling_condenser.files.atomic import atomic_folder
 from modeling_condenser.files.contract import EncodingContract

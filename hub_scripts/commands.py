@@ -7,12 +7,9 @@ help starts at once.
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from .command_line import CommandLine
-
-TRAINER_HELP = """The trainer's main fields:
+TRAINER_HELP = """the trainer's main fields:
   --output_dir                   folder of the run
   --max_steps                    steps of the optimizer
   --num_train_epochs             passes over the data, unless max_steps is set
@@ -25,8 +22,11 @@ TRAINER_HELP = """The trainer's main fields:
   --seed                         of weights, order and dropout
 All fields of transformers' TrainingArguments are accepted too."""
 
+Reader = Callable[..., dict[str, Any]]
+"""`read_settings` of a verb and its words: takes the dataclasses of a stage, returns settings."""
 
-def pretrain(line: "CommandLine") -> None:
+
+def pretrain(read: Reader) -> None:
     """Pre-train an encoder on your text; the same command continues an interrupted run.
 
     condenser pretrain pretrain/own-text --encoder google-bert/bert-base-uncased \\
@@ -37,7 +37,7 @@ def pretrain(line: "CommandLine") -> None:
         PretrainingRecipe,
     )
 
-    settings = line.read(PretrainingRecipe, CondenserTrainingArguments, further=TRAINER_HELP)
+    settings = read(PretrainingRecipe, CondenserTrainingArguments, epilog=TRAINER_HELP)
     from modeling_condenser.pretraining.pretrain import pretrain as train
 
     callbacks = []
@@ -50,7 +50,7 @@ def pretrain(line: "CommandLine") -> None:
     _print_next("export", folder.parent, f"{folder.parent}-encoder")
 
 
-def export(line: "CommandLine") -> None:
+def export(read: Reader) -> None:
     """Write the plain encoder of a pre-training run, or any model with an int8 file, to a folder.
 
     condenser export runs/mine my-encoder
@@ -60,7 +60,7 @@ def export(line: "CommandLine") -> None:
     from modeling_condenser.publishing.export import ExportRecipe
     from modeling_condenser.publishing.export import export as stage
 
-    out = stage(**line.read(ExportRecipe, plain=("checkpoint", "out")))
+    out = stage(**read(ExportRecipe, positional=("checkpoint", "out")))
     print(f"encoder: {out}")
     if (out / INT8_FILE).is_file():
         words = ("search", f"{out},dtype=int8", "COLLECTION", "QUESTION")
@@ -70,7 +70,7 @@ def export(line: "CommandLine") -> None:
         _print_next("finetune", "finetune/own-text", "--encoder", out, *where, yours="COLLECTION")
 
 
-def finetune(line: "CommandLine") -> None:
+def finetune(read: Reader) -> None:
     """Fine-tune an encoder on labels, as a retriever or for pairs of sentences.
 
     condenser finetune finetune/own-text --encoder my-encoder --collection my-collection \\
@@ -80,7 +80,7 @@ def finetune(line: "CommandLine") -> None:
 
     from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
-    settings = line.read(FinetuningRecipe, TrainingArguments, further=TRAINER_HELP)
+    settings = read(FinetuningRecipe, TrainingArguments, epilog=TRAINER_HELP)
     from modeling_condenser.files.contract import states_encoding
     from modeling_condenser.files.models import find_model_folder
     from modeling_condenser.finetuning.finetune import finetune as stage
@@ -101,7 +101,7 @@ def finetune(line: "CommandLine") -> None:
     _print_next("evaluate", folder, *start, *words, yours=yours)
 
 
-def encode(line: "CommandLine") -> None:
+def encode(read: Reader) -> None:
     """Encode all passages of a collection; the same command continues an interrupted run.
 
     condenser encode my-encoder my-collection runs/embeddings
@@ -109,7 +109,7 @@ def encode(line: "CommandLine") -> None:
     """
     from modeling_condenser.encoding.recipe import EncodingRecipe
 
-    settings = line.read(EncodingRecipe, plain=("model", "collection", "out"))
+    settings = read(EncodingRecipe, positional=("model", "collection", "out"))
     from modeling_condenser.encoding.encode import encode as stage
 
     made = stage(**settings)
@@ -124,7 +124,7 @@ def encode(line: "CommandLine") -> None:
         print(f"table: {table} ({n_files} parquet files)")
 
 
-def mine(line: "CommandLine") -> None:
+def mine(read: Reader) -> None:
     """Find hard negatives for fine-tuning, with BM25 or any retriever.
 
     condenser mine bm25 my-collection negatives/bm25
@@ -137,8 +137,8 @@ def mine(line: "CommandLine") -> None:
     from modeling_condenser.finetuning.recipe import MiningRecipe
     from modeling_condenser.retrieval.dense import SearchSettings
 
-    plain = ("system", "collection", "output_dir")
-    settings = line.read(MiningRecipe, SearchSettings, plain=plain)
+    words = ("system", "collection", "output_dir")
+    settings = read(MiningRecipe, SearchSettings, positional=words)
     from modeling_condenser.files.run_folder import read_run
     from modeling_condenser.finetuning.mine import mine as stage
 
@@ -157,7 +157,7 @@ def mine(line: "CommandLine") -> None:
     _print_next("finetune", "finetune/own-text", *where, yours="ENCODER")
 
 
-def adapt(line: "CommandLine") -> None:
+def adapt(read: Reader) -> None:
     """Adapt a retriever to your text without labels; the result is kept only if it is better.
 
     condenser adapt sentence-transformers/all-MiniLM-L6-v2 my-collection --output_dir runs/adapted
@@ -166,7 +166,7 @@ def adapt(line: "CommandLine") -> None:
     """
     from modeling_condenser.adaptation.recipe import AdaptationRecipe, MapSettings
 
-    settings = line.read(AdaptationRecipe, MapSettings, plain=("model", "corpus"))
+    settings = read(AdaptationRecipe, MapSettings, positional=("model", "corpus"))
     from modeling_condenser.adaptation.adapt import adapt as stage
 
     done = stage(**settings)
@@ -177,7 +177,7 @@ def adapt(line: "CommandLine") -> None:
     _print_next(*words, yours="QUESTION")
 
 
-def evaluate(line: "CommandLine") -> None:
+def evaluate(read: Reader) -> None:
     """Search with retrievers or BM25, measure, and test whether the systems differ.
 
     condenser evaluate my-retriever my-collection --baseline bm25
@@ -189,26 +189,28 @@ def evaluate(line: "CommandLine") -> None:
     from modeling_condenser.evaluation import evaluate as stage
     from modeling_condenser.retrieval.dense import SearchSettings
 
-    both, plain = (stage.EvaluationRecipe, SearchSettings), ("systems", "collection")
-    report = stage.evaluate(**line.read(*both, plain=plain))
+    both, words = (stage.EvaluationRecipe, SearchSettings), ("systems", "collection")
+    report = stage.evaluate(**read(*both, positional=words))
     print(f"{report}\n\nreport: {report.file}")
 
 
-def search(line: "CommandLine") -> None:
+def search(read: Reader) -> None:
     """Show the best passages for queries.
 
     condenser search my-encoder my-collection "how do I sort a list" -k 10
     condenser search bm25 my-collection --json < questions.txt
 
-    Without a query, queries are read from standard input, one per line. The first search encodes the
-    collection and stores the embeddings where `condenser evaluate` does.
+    Without a query, queries are read from standard input, one per line. The first search encodes
+    the collection and stores the embeddings where `condenser evaluate` does.
     """
-    from .search import run
+    from modeling_condenser.retrieval.dense import SearchSettings
 
-    run(line)
+    from .search import SearchRecipe, run
+
+    run(**read(SearchRecipe, SearchSettings, positional=("model", "collection", "query")))
 
 
-def analyze(line: "CommandLine") -> None:
+def analyze(read: Reader) -> None:
     """Measure whether models are ready for fine-tuning, and when to stop pre-training.
 
     condenser analyze runs/mine what-happened --collection my-collection
@@ -221,14 +223,14 @@ def analyze(line: "CommandLine") -> None:
     """
     from modeling_condenser.analysis.recipe import AnalysisRecipe, Measuring
 
-    settings = line.read(AnalysisRecipe, Measuring, plain=("models", "out"))
+    settings = read(AnalysisRecipe, Measuring, positional=("models", "out"))
     from modeling_condenser.analysis import analyze as stage
 
     table = stage.analyze(settings).to_string(line_width=100, float_format="{:.4f}".format)
     print(f"{table}\n\nreport: {settings['out']}/{stage.REPORT_FILE}")
 
 
-def push(line: "CommandLine") -> None:
+def push(read: Reader) -> None:
     """Publish a model on the Hugging Face Hub, in one commit, after all checks.
 
     condenser push my-encoder owner/my-encoder --license apache-2.0 --dry-run
@@ -242,7 +244,7 @@ def push(line: "CommandLine") -> None:
     from modeling_condenser.publishing.push import PushRecipe
     from modeling_condenser.publishing.push import push as stage
 
-    report = stage(**line.read(PushRecipe, plain=("folder", "name")))
+    report = stage(**read(PushRecipe, positional=("folder", "name")))
     if report.commit is None:
         print(f"{report.card}\n")
     _print_sizes(report.sizes)
@@ -259,7 +261,7 @@ def _print_sizes(sizes: Mapping[str, int]) -> None:
     print(f"{sum(sizes.values()):>14,} bytes in {len(sizes)} files")
 
 
-def collect(line: "CommandLine") -> None:
+def collect(read: Reader) -> None:
     """Make a collection of your files: passages, and queries and judgements of your labels.
 
     condenser collect my-files my-collection
@@ -269,7 +271,7 @@ def collect(line: "CommandLine") -> None:
     """
     from modeling_condenser.collection import collect as stage
 
-    done = stage.collect(**line.read(stage.CollectRecipe, plain=("sources", "out")))
+    done = stage.collect(**read(stage.CollectRecipe, positional=("sources", "out")))
     print(f"{done}\ncollection: {done.folder}")
     if done.questions:
         # Few labels may all be in one split, and evaluations read `test`.
@@ -286,7 +288,7 @@ def _print_next(*words: object, yours: str = "") -> None:
     print(f"{label}: {shlex.join(['condenser', *map(str, words)])}")
 
 
-COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
+COMMANDS: dict[str, Callable[[Reader], None]] = {
     function.__name__: function
     for function in (
         *(collect, search, evaluate, adapt, finetune, mine, pretrain, export),

@@ -8,6 +8,7 @@ import os
 import sys
 from contextlib import nullcontext
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, TextIO
 
 from .commands import COMMANDS
@@ -25,14 +26,41 @@ def main(words: list[str] | None = None) -> int:
         The exit status: 0, 2 after an error that the user can correct, or 130 if the user
         interrupted. With CONDENSER_DEBUG=1 the error is raised.
     """
-    about = {verb: inspect.getdoc(function) or "" for verb, function in COMMANDS.items()}
-    verbs = "\n".join(f"  {verb:<18}{text.splitlines()[0]}" for verb, text in about.items())
+    verb, rest = _parse(words)
+    _configure_logging()
+    if words is None and not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_MININTERVAL", "10")  # seconds between the lines of a bar
+        sys.stderr = _Lines(sys.stderr)
+    # Blocks are built in several processes, each of which tokenizes with one thread.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if verb in _WITHOUT_MODEL or {"-h", "--help"} & set(rest):
+        os.environ["CONDENSER_LAZY"] = "1"  # no torch, which takes seconds
+    try:
+        _run(verb, rest)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: what was stored is kept for the same command\n")
+        return 130  # as shells do
+    except (ValueError, OSError) as error:
+        if os.environ.get("CONDENSER_DEBUG"):
+            raise
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    distributed = sys.modules.get("torch.distributed")
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()  # its threads can abort a process that exits
+    return 0
+
+
+def _parse(words: list[str] | None) -> tuple[str, list[str]]:
+    """The verb, and the words behind it."""
+    abouts = {verb: inspect.getdoc(function) or "" for verb, function in COMMANDS.items()}
+    lines = [f"  {verb:<10}{about.splitlines()[0]}" for verb, about in abouts.items()]
     parser = argparse.ArgumentParser(
         prog="condenser",
-        usage="condenser VERB [RECIPE.yaml] [--field value ...]",
-        description="Better dense retrieval on your own documents: adapt, fine-tune or pre-train "
-        "an encoder, and measure it.",
-        epilog=f"verbs:\n{verbs}\n\n`condenser VERB --help` lists its fields.",
+        usage="condenser VERB [RECIPE.yaml] [WORD ...] [--field value ...]",
+        description="Pre-train encoders for retrieval, fine-tune and publish them, search with "
+        "them, and measure it all.",
+        epilog="\n".join(["verbs:", *lines, "", "`condenser VERB --help` lists its fields."]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     version = f"condenser {importlib.metadata.version('condenser')}"
@@ -41,42 +69,29 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
     if arguments.verb not in COMMANDS:
-        near = get_close_matches(arguments.verb, COMMANDS, n=1)
-        hint = f" Did you mean {near[0]}?" if near else f" Verbs are {', '.join(COMMANDS)}."
+        nearest = get_close_matches(arguments.verb, COMMANDS, n=1)
+        hint = f" Did you mean {nearest[0]}?" if nearest else f" Verbs are {', '.join(COMMANDS)}."
         parser.error(f"There is no verb {arguments.verb!r}.{hint}")
+    return arguments.verb, arguments.words
+
+
+def _configure_logging() -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("modeling_condenser").setLevel(logging.INFO)
     logging.getLogger("huggingface_hub").propagate = False  # it has a handler of its own
     logging.getLogger("pdfminer").setLevel(logging.ERROR)  # its warnings do not name the file
-    # Blocks are built in several processes, each of which tokenizes with one thread.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if words is None and not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_MININTERVAL", "10")  # seconds between the lines of a bar
-        sys.stderr = _Lines(sys.stderr)
-    if arguments.verb in _WITHOUT_MODEL or {"-h", "--help"} & set(arguments.words):
-        os.environ["CONDENSER_LAZY"] = "1"  # no torch and transformers, which take seconds
-    try:
-        from tqdm.contrib.logging import logging_redirect_tqdm  # tqdm reads the variable above
 
-        from .command_line import CommandLine  # imports the package
 
-        os.environ.pop("CONDENSER_LAZY", None)
-        verb = arguments.verb
-        # In a terminal, a message goes above a bar, not behind it.
-        with logging_redirect_tqdm() if sys.stderr.isatty() else nullcontext():
-            COMMANDS[verb](CommandLine(verb, arguments.words, about[verb]))
-    except (ValueError, OSError, KeyboardInterrupt) as error:
-        if os.environ.get("CONDENSER_DEBUG"):
-            raise
-        if isinstance(error, KeyboardInterrupt):
-            sys.stderr.write("interrupted: what was stored is kept for the same command\n")
-            return 130  # as shells do
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    distributed = sys.modules.get("torch.distributed")
-    if distributed and distributed.is_available() and distributed.is_initialized():
-        distributed.destroy_process_group()  # its threads can abort a process that exits
-    return 0
+def _run(verb: str, words: list[str]) -> None:
+    from tqdm.contrib.logging import logging_redirect_tqdm  # tqdm reads the environment
+
+    from .command_line import read_settings  # imports the package
+
+    os.environ.pop("CONDENSER_LAZY", None)  # processes that the verb starts would read it
+    function = COMMANDS[verb]
+    # In a terminal, a message goes above a bar, not behind it.
+    with logging_redirect_tqdm() if sys.stderr.isatty() else nullcontext():
+        function(partial(read_settings, verb, words, about=inspect.getdoc(function)))
 
 
 class _Lines:

@@ -18,11 +18,9 @@ from modeling_condenser.retrieval.index import load_with_sources
 from modeling_condenser.retrieval.searchers import Searcher, open_searcher
 from modeling_condenser.retrieval.systems import as_folder, parse_systems
 
-from .command_line import CommandLine
-
 
 @dataclass(frozen=True)
-class SearchFields:
+class SearchRecipe:
     """The fields of `condenser search`.
 
     Attributes:
@@ -48,9 +46,9 @@ class SearchFields:
         check_least(self, k=1)
 
 
-def run(line: CommandLine) -> None:
-    both = (SearchFields, SearchSettings)
-    fields, search = parse_settings(line.read(*both, plain=("model", "collection", "query")), *both)
+def run(**settings: Any) -> None:
+    """Search and print; the settings are fields of `SearchRecipe` and `SearchSettings`."""
+    fields, search = parse_settings(settings, SearchRecipe, SearchSettings)
     [system] = parse_systems([fields.model], search)
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")

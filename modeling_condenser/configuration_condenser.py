@@ -126,7 +126,7 @@ class CondenserConfig(PreTrainedConfig):
         if model_type != cls.model_type:
             raise ValueError(
                 f"This config.json belongs to a model of type {model_type!r}, not to a Condenser "
-                "checkpoint. To start from a plain encoder use condenser_from_encoder(name)."
+                "checkpoint. To start from an encoder use CondenserForPreTraining.from_encoder."
             )
         return super().from_dict(config_dict, **kwargs)
 

@@ -64,7 +64,7 @@ class EvaluationRecipe:
     task: Literal["retrieval", "graded_pairs", "triplets"] = "retrieval"
     split: str = "test"
     baseline: str | None = None
-    measures: list[str] | None = field(default=None, metadata={"words": "many"})
+    measures: list[str] | None = None
     depth: int = 100
     columns: dict[str, str] = field(default_factory=dict)
     cost: bool = False

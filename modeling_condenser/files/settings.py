@@ -1,15 +1,14 @@
-"""Read recipes, YAML files and command-line words, into checked dataclasses.
+"""Read recipes (YAML files), and check settings against the dataclass of a stage.
 
-A recipe is one flat mapping with the fields of several dataclasses, such as ours and the library's
+A recipe is one flat mapping with the fields of several dataclasses, such as ours and transformers'
 training arguments.
 """
 
 import dataclasses
 import logging
 import os
-import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
@@ -21,24 +20,6 @@ import yaml
 from huggingface_hub.dataclasses import type_validator
 
 logger = logging.getLogger(__name__)
-
-_BOOL = "tag:yaml.org,2002:bool"
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1, but 1e-4 is a number, and yes, no, on and off are words (`save_strategy: no`)."""
-
-    yaml_implicit_resolvers = {
-        first: [(tag, form) for tag, form in resolvers if first in "tTfF" or tag != _BOOL]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)$"),
-    list("-+.0123456789"),
-)
 
 
 def find_recipe(name_or_path: str | Path) -> Path:
@@ -87,7 +68,7 @@ def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
     """
     path = find_recipe(name_or_path)
     try:
-        settings = parse_value(path.read_text("utf-8")) or {}
+        settings = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(settings, dict):
@@ -123,11 +104,6 @@ def is_bfloat16_fast() -> bool:
     chosen, word = ("bfloat16", "has") if is_fast else ("float32", "has no")
     logger.info("Precision: %s, because this machine %s units for bfloat16.", chosen, word)
     return is_fast
-
-
-def parse_value(text: str) -> Any:
-    """Read one value by the rules of a recipe."""
-    return yaml.load(text, Loader=_Loader)
 
 
 def parse_settings(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
@@ -183,19 +159,29 @@ def is_required(field: dataclasses.Field) -> bool:
 def check_value(name: str, value: Any, hint: Any) -> Any:
     """Return the value of a field if it has the type.
 
-    A whole number is accepted for a float, a path for text, and an item or a tuple for a list.
+    A whole number is accepted for a float, as is text such as 1e-4, which YAML does not read as a
+    number; a path for text; and an item or a tuple for a list.
 
     Raises:
         ValueError: it has another type.
     """
-    number = float(value) if type(value) is int else value
-    text = str(value) if isinstance(value, Path) else value
-    listed = value if isinstance(value, list | tuple) else [value]
-    items = [str(item) if isinstance(item, Path) else item for item in listed]
-    for candidate in (value, number, text, items):
+    for candidate in (value, *_conversions(value)):
         with suppress(TypeError):
             type_validator(name, candidate, hint)
             return candidate
     raise ValueError(
         f"{name} is {value!r}, of type {type(value).__name__}; expected {formatannotation(hint)}."
     )
+
+
+def _conversions(value: Any) -> Iterator[Any]:
+    """What a value may stand for."""
+    if type(value) is int:
+        yield float(value)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            yield float(value)
+    if isinstance(value, Path):
+        yield str(value)
+    items = value if isinstance(value, list | tuple) else [value]
+    yield [str(item) if isinstance(item, Path) else item for item in items]

@@ -18,7 +18,6 @@ from modeling_condenser.files.atomic import atomic_file
 from modeling_condenser.files.contract import EncodingContract, states_encoding
 from modeling_condenser.files.models import INT8_FILE, STARTER_TITLE, is_checkpoint, read_config
 from modeling_condenser.files.run_folder import MODEL_FOLDER
-from modeling_condenser.files.settings import parse_value
 
 from . import markdown, training_log
 from .provenance import (
@@ -140,7 +139,7 @@ def read_card(file: Path) -> tuple[dict[str, Any], str]:
     block = REGEX_YAML_BLOCK.match(content)
     try:
         # By the rules of recipes, because YAML 1.1 reads the language `no` as false.
-        metadata = dict((parse_value(block[2]) if block else None) or {})
+        metadata = dict((yaml.safe_load(block[2]) if block else None) or {})
     except (yaml.YAMLError, TypeError, ValueError) as error:
         raise ValueError(f"The metadata at the top of {file} cannot be read: {error}.") from error
     text = content[block.end() :] if block else content

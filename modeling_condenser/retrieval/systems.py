@@ -21,13 +21,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from yaml import YAMLError
+import yaml
 
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.files.atomic import checksum_file
 from modeling_condenser.files.contract import Pooling, Similarity
 from modeling_condenser.files.run_folder import MODEL_FOLDER
-from modeling_condenser.files.settings import parse_value
 from modeling_condenser.publishing.provenance import PROVENANCE_FILE
 
 from .dense import SearchSettings
@@ -192,8 +191,8 @@ def parse_system(system: SystemLike) -> System:
         return system
     if isinstance(system, str) and system.startswith("{"):
         try:
-            system = parse_value(system)
-        except YAMLError as error:
+            system = yaml.safe_load(system)
+        except yaml.YAMLError as error:
             raise ValueError(f"{system} is not a valid mapping: {error}") from error
     if isinstance(system, Mapping):
         values = {name: value for name, value in system.items() if value is not None}
