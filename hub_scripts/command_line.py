@@ -10,7 +10,8 @@ import inspect
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from types import UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin
 
 import yaml
 from transformers import HfArgumentParser
@@ -35,6 +36,16 @@ class _Parser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise a ValueError, which `main` prints, instead of exiting."""
         raise ValueError(message)
+
+    @staticmethod
+    def _parse_dataclass_field(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
+        """As the library, which cannot read mappings and unions: they are written in YAML."""
+        kinds = [kind for kind in get_args(field.type) if kind is not type(None)]
+        is_union = get_origin(field.type) in (Union, UnionType) and len(kinds) > 1
+        if is_union or "dict" in str(field.type):
+            parser.add_argument(f"--{field.name}", type=_read_structure, default=field.default)
+        else:
+            HfArgumentParser._parse_dataclass_field(parser, field)
 
 
 def read_settings(
@@ -86,7 +97,7 @@ def read_settings(
 
 
 def _adjust_fields(parser: argparse.ArgumentParser, classes: Sequence[Any]) -> None:
-    """Keep only what is stated, explain fields by docstrings, and let mappings be written in YAML.
+    """Keep only what is stated, and explain fields by the docstrings of their dataclasses.
 
     Fields without an explanation, which are transformers' own, are not listed.
     """
@@ -101,14 +112,13 @@ def _adjust_fields(parser: argparse.ArgumentParser, classes: Sequence[Any]) -> N
         if explanation is None or is_negation:
             action.help = argparse.SUPPRESS
         else:
-            default = "" if action.default in (None, False) else f" (default: {action.default})"
+            unstated = (None, False, dataclasses.MISSING)
+            default = "" if action.default in unstated else f" (default: {action.default})"
             action.help = f"{explanation}{default}".replace("%", "%%")
             action.metavar = "VALUE"
         action.option_strings = action.option_strings[:1]  # --a_b, and not --a-b, which works too
         action.default = argparse.SUPPRESS
         action.required = False
-        if "dict" in str(action.type):
-            action.type = _read_structure
 
 
 def _complete_flags(words: Sequence[str], classes: Sequence[Any]) -> list[str]:

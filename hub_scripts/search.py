@@ -4,7 +4,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class SearchRecipe:
     model: str
     collection: str
     query: str | None = None
-    k: int = 5
+    k: int = field(default=5, metadata={"aliases": ["-k"]})
     json: bool = False
     embeddings: str | None = None
     output_dir: str = "runs/evaluation"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import webencodings
 from charset_normalizer import from_bytes, is_binary
@@ -124,7 +124,7 @@ class DocumentReader:
                 else:
                     title, sections = _read_sections(path, self.encoding)
                     yield Document(name, name, title, sections)
-            except (ImportError, ValueError, OSError) as error:
+            except (ValueError, OSError) as error:
                 self.unread[name] = str(error).replace(str(path), name)
                 logger.warning("%s cannot be read: %s", name, self.unread[name])
 
@@ -171,7 +171,6 @@ def _read_sections(file: Path, encoding: str | None) -> tuple[str, Sequence[Sect
     """Read the title and the sections of a document.
 
     Raises:
-        ImportError: MarkItDown is needed and not installed.
         ValueError: the file cannot be read or has no text.
     """
     ending, title = plain_ending(file), ""
@@ -194,11 +193,11 @@ def _convert(file: Path, ending: str) -> str:
         from pdfminer.high_level import extract_text
     except ImportError as error:
         hint = 'pip install -c constraints.txt -e ".[documents]"'
-        raise ImportError(f"{ending} files need {error.name}: {hint}") from error
+        raise ValueError(f"{ending} files need {error.name}: {hint}") from error
     try:
         with open_bytes(file) as stream:
             if ending == ".pdf":
-                return _HYPHENATED.sub("", extract_text(stream).replace("\f", "\n\n"))
+                return _HYPHENATED.sub("", extract_text(cast(Any, stream)).replace("\f", "\n\n"))
             converter = getattr(converters, _CONVERTERS[ending])()
             return converter.convert(stream, StreamInfo(extension=ending)).markdown
     except Exception as error:  # damaged files raise errors of many types

@@ -160,7 +160,7 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
     """Return the value of a field if it has the type.
 
     A whole number is accepted for a float, as is text such as 1e-4, which YAML does not read as a
-    number; a path for text; and an item or a tuple for a list.
+    number; a path for text; and an item or a tuple for a list of such values.
 
     Raises:
         ValueError: it has another type.
@@ -185,3 +185,4 @@ def _conversions(value: Any) -> Iterator[Any]:
         yield str(value)
     items = value if isinstance(value, list | tuple) else [value]
     yield [str(item) if isinstance(item, Path) else item for item in items]
+    yield [float(item) if type(item) is int else item for item in items]

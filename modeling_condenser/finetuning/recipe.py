@@ -96,7 +96,7 @@ class FinetuningRecipe:
     passage_prompt: str | None = None
     temperature: float | None = None
     margin: float = 1.0
-    score_range: list[int | float] | None = None
+    score_range: list[float] | None = None
     mini_batch_size: int | None = None
     gather_across_devices: bool = False
     matryoshka_dims: list[int] | None = None

@@ -138,10 +138,11 @@ def read_card(file: Path) -> tuple[dict[str, Any], str]:
     content = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
     block = REGEX_YAML_BLOCK.match(content)
     try:
-        # By the rules of recipes, because YAML 1.1 reads the language `no` as false.
         metadata = dict((yaml.safe_load(block[2]) if block else None) or {})
     except (yaml.YAMLError, TypeError, ValueError) as error:
         raise ValueError(f"The metadata at the top of {file} cannot be read: {error}.") from error
+    if metadata.get("language") is False:  # as YAML 1.1 reads no, the code of Norwegian
+        metadata["language"] = "no"
     text = content[block.end() :] if block else content
     return {name: value for name, value in metadata.items() if value is not None}, text
 

@@ -15,7 +15,6 @@ from modeling_condenser.files.settings import (
     find_recipe,
     is_required,
     parse_settings,
-    parse_value,
     read_recipe,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe, MiningRecipe
@@ -42,11 +41,9 @@ class Tickets:
     price: float
 
 
-def test_values_are_read_as_they_look(write_text):
-    written = "{a: 1e-4, b: .5e1, c: true, d: no, e: {f: 1e2}, g: '1e-4'}"
-    expected = {"a": 1e-4, "b": 5.0, "c": True, "d": "no", "e": {"f": 100.0}, "g": "1e-4"}
-    for read in (parse_value(written), read_recipe(write_text(written, "recipe.yaml"))):
-        assert read == expected and type(read["b"]) is float
+def test_numbers_that_yaml_reads_as_text_are_numbers(write_text):
+    recipe = read_recipe(write_text("name: Oslo\nshare: 1e-4\nkeeper: '1e-4'", "recipe.yaml"))
+    assert parse_settings(recipe, Zoo) == (Zoo("Oslo", share=1e-4, keeper="1e-4"),)
 
 
 def test_fields_go_to_every_class_that_has_them():
