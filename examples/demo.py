@@ -57,7 +57,7 @@ def pretrain_encoder(objective: str, options: argparse.Namespace, out: Path) -> 
         "output_dir": str(out / f"{objective}-pretraining"),
     }
     settings["max_steps"] = max(1, round(options.fraction * settings["max_steps"]))
-    return export_encoder(pretrain(settings), out / f"{objective}-0")
+    return export_encoder(pretrain(**settings), out / f"{objective}-0")
 
 
 def finetune_encoder(encoder: Path, options: argparse.Namespace, out: Path) -> Path:
@@ -77,7 +77,7 @@ def finetune_encoder(encoder: Path, options: argparse.Namespace, out: Path) -> P
         "seed": 0,
         "output_dir": str(out),
     }
-    return finetune(settings)
+    return finetune(**settings)
 
 
 def search(retrievers: dict[Any, Path], collection: str, out: Path) -> tuple[Report, Names]:

@@ -4,8 +4,8 @@ from modeling_condenser import evaluate
 
 encoder = "starter,pooling=cls,similarity=cosine,passage_max_length=32"
 report = evaluate(
-    [encoder, f"hybrid:{encoder}"],
-    "health",
+    systems=[encoder, f"hybrid:{encoder}"],
+    collection="health",
     baseline="bm25",
     measures=["MRR@10", "nDCG@10", "R@100"],
     output_dir="runs/evaluation",

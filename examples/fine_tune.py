@@ -21,5 +21,7 @@ model = finetune(
     output_dir="runs/fine-tune",
 )
 start = {"model": "starter", "pooling": "cls", "similarity": "cosine", "passage_max_length": 32}
-report = evaluate([start, str(model)], "health", split="dev", measures=["MRR@10", "R@100"])
+report = evaluate(
+    systems=[start, str(model)], collection="health", split="dev", measures=["MRR@10", "R@100"]
+)
 print(report)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from benchmarks import results_summary
 from hub_scripts.commands import COMMANDS
 from hub_scripts.main import main
 from modeling_condenser.publishing.export import export_encoder
@@ -111,16 +110,6 @@ def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub, mon
     assert re.search(r"MRR@10 +0\.\d{4} +[+-]0\.\d{4} [▲▼○] +p [=<] [01]\.\d{3}", printed)
     assert "1. " in printed
 
-
-def test_the_summary_of_results_has_the_figures_of_its_page():
-    rows = results_summary.summarize(results_summary.PAGE.read_text())
-    for file in results_summary.SUMMARIES:
-        assert results_summary.as_markdown(rows) in file.read_text(), file
-    first, *_ = (ROOT / "docs/results/README.md").read_text().split("\n\n![")
-    means = {name: row["mean"] for name, row in rows.items()}
-    gain = 100 * (float(means["adapted"]) - float(means["untouched"]))
-    assert f"{gain:.1f} points" in first
-    assert all(means[f"{name}, with BM25"] in first for name in ("untouched", "adapted"))
 
 
 def anchors(page: Path) -> set[str]:
