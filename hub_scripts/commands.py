@@ -224,11 +224,12 @@ def evaluate(line: "CommandLine") -> None:
     A system is an export, a sentence-transformers model, an encoder with a stated pooling
     (google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,k1=0.9,b=0.4).
     """
-    from modeling_condenser.evaluation import evaluate as stage
+    from modeling_condenser.evaluation.evaluate import EvaluationRecipe
+    from modeling_condenser.evaluation.evaluate import evaluate as stage
     from modeling_condenser.retrieval.dense import SearchSettings
 
-    both, plain = (stage.EvaluationRecipe, SearchSettings), ("systems", "collection")
-    report = stage.evaluate(**line.read(*both, plain=plain))
+    both, plain = (EvaluationRecipe, SearchSettings), ("systems", "collection")
+    report = stage(**line.read(*both, plain=plain))
     print(f"{report}\n\nreport: {report.file}")
 
 
