@@ -261,10 +261,11 @@ def analyze(line: "CommandLine") -> None:
     from modeling_condenser.analysis.recipe import AnalysisRecipe, Measuring
 
     settings = line.read(AnalysisRecipe, Measuring, plain=("models", "out"))
-    from modeling_condenser.analysis import analyze as stage
+    from modeling_condenser.analysis.analyze import REPORT_FILE
+    from modeling_condenser.analysis.analyze import analyze as stage
 
-    table = stage.analyze(settings).to_string(line_width=100, float_format="{:.4f}".format)
-    print(f"{table}\n\nreport: {settings['out']}/{stage.REPORT_FILE}")
+    table = stage(**settings).to_string(line_width=100, float_format="{:.4f}".format)
+    print(f"{table}\n\nreport: {settings['out']}/{REPORT_FILE}")
 
 
 def push(line: "CommandLine") -> None:

@@ -20,7 +20,7 @@ from modeling_condenser.publishing.markdown import code_block, escape, p_in_word
 
 from .answer_types import group_queries
 from .measures import Evaluation, make_evaluation
-from .significance import ALPHA, N_RESAMPLES, Comparison, compare_in_groups, correct, holm
+from .significance import ALPHA, N_RESAMPLES, Comparison, correct
 
 REPORT_FILE, RESULTS_FILE, PER_QUERY_FILE = "report.md", "results.json", "per_query.tsv"
 _LEAST_QUERIES = 20  # of a group, whose mean would be chance otherwise
@@ -144,8 +144,9 @@ def write_report(
     systems = {result.system: result.evaluation for result in results}
     main, n_items = next(iter(first.evaluation.means)), first.evaluation.n_items
     comparisons, figures = _compare(systems, seed=seed)
-    queries, changed = {}, {}
+    queries, changed, qrels_sha256 = {}, {}, None
     if collection:
+        qrels_sha256 = checksum_qrels(collection.qrels) if collection.qrels else None
         queries = {q: collection.queries[q] for q in first.evaluation.per_query[main]}
         values = {name: evaluation.per_query[main] for name, evaluation in systems.items()}
         before = values.pop(first.system)
@@ -167,7 +168,7 @@ def write_report(
         "results": figures,
         "groups": _compare_groups(systems, main, queries, seed=seed),
         "changed_queries": changed,
-        "qrels_sha256": checksum_qrels(collection.qrels) if queries and collection.qrels else None,
+        "qrels_sha256": qrels_sha256,
         "command": command,
         "seed": seed,
         **describe_machine(),
@@ -191,38 +192,25 @@ def write_report(
 def _compare(
     systems: Evaluations, *, seed: int
 ) -> tuple[dict[tuple[str, str], Comparison], dict[str, dict[str, Any]]]:
-    """Compare with the first system by two tests, each corrected over all measures (Holm).
+    """Compare with the first system, corrected over all measures (Holm).
 
     Also return measure -> system -> its figures, for results.json.
     """
-    baseline = next(iter(systems.values()))
-    comparisons, t_tests = {}, {}
-    for measure in baseline.means:
-        for system, evaluation in systems.items():
-            if evaluation is baseline:
-                continue
-            key = (system, measure)
-            comparisons[key] = evaluation.compare(measure, baseline, seed=seed)
-            if measure in evaluation.per_query:  # a correlation has no values of queries
-                values = (evaluation.per_query[measure], baseline.per_query[measure])
-                p_value = compare_in_groups(*values, seed=seed)
-                if p_value is not None:
-                    t_tests[key] = p_value
+    baseline, *others = systems
+    measures = list(systems[baseline].means)
+    comparisons = {}
+    for measure in measures:
+        for system in others:
+            comparison = systems[system].compare(measure, systems[baseline], seed=seed)
+            comparisons[system, measure] = comparison
     comparisons = correct(comparisons)
-    adjusted = dict(zip(t_tests, holm(list(t_tests.values())), strict=True))
-    figures: dict[str, dict[str, Any]] = {measure: {} for measure in baseline.means}
-    for measure in figures:
+    figures: dict[str, dict[str, Any]] = {measure: {} for measure in measures}
+    for measure in measures:
         for system, evaluation in systems.items():
-            figures[measure][system] = {
-                "mean": evaluation.means[measure],
-                "interval": evaluation.interval(measure, seed=seed),
-            }
-    for (system, measure), comparison in comparisons.items():
-        figures[measure][system]["against_baseline"] = {
-            **comparison._asdict(),
-            "mark": comparison.mark,
-            "t_test": adjusted.get((system, measure)),
-        }
+            interval = evaluation.interval(measure, seed=seed)
+            figures[measure][system] = {"mean": evaluation.means[measure], "interval": interval}
+            if c := comparisons.get((system, measure)):
+                figures[measure][system]["against_baseline"] = {**c._asdict(), "mark": c.mark}
     return comparisons, figures
 
 
