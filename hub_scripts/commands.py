@@ -219,7 +219,7 @@ def evaluate(line: "CommandLine") -> None:
     """Search with retrievers or BM25, measure, and test whether the systems differ.
 
     condenser evaluate my-retriever my-collection --baseline bm25
-    condenser evaluate evaluate/beir a b my-collection --depth 1000
+    condenser evaluate evaluate/open-qa a b my-collection --split nq-test
 
     A system is an export, a sentence-transformers model, an encoder with a stated pooling
     (google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,k1=0.9,b=0.4).
