@@ -181,16 +181,17 @@ def evaluate(read: Reader) -> None:
     """Search with retrievers or BM25, measure, and test whether the systems differ.
 
     condenser evaluate my-retriever my-collection --baseline bm25
-    condenser evaluate evaluate/beir a b my-collection --depth 1000
+    condenser evaluate evaluate/open-qa a b my-collection --split nq-test
 
     A system is an export, a sentence-transformers model, an encoder with a stated pooling
     (google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,k1=0.9,b=0.4).
     """
-    from modeling_condenser.evaluation import evaluate as stage
+    from modeling_condenser.evaluation.evaluate import EvaluationRecipe
+    from modeling_condenser.evaluation.evaluate import evaluate as stage
     from modeling_condenser.retrieval.dense import SearchSettings
 
-    both, words = (stage.EvaluationRecipe, SearchSettings), ("systems", "collection")
-    report = stage.evaluate(**read(*both, positional=words))
+    both, words = (EvaluationRecipe, SearchSettings), ("systems", "collection")
+    report = stage(**read(*both, positional=words))
     print(f"{report}\n\nreport: {report.file}")
 
 
@@ -224,10 +225,11 @@ def analyze(read: Reader) -> None:
     from modeling_condenser.analysis.recipe import AnalysisRecipe, Measuring
 
     settings = read(AnalysisRecipe, Measuring, positional=("models", "out"))
-    from modeling_condenser.analysis import analyze as stage
+    from modeling_condenser.analysis.analyze import REPORT_FILE
+    from modeling_condenser.analysis.analyze import analyze as stage
 
-    table = stage.analyze(settings).to_string(line_width=100, float_format="{:.4f}".format)
-    print(f"{table}\n\nreport: {settings['out']}/{stage.REPORT_FILE}")
+    table = stage(**settings).to_string(line_width=100, float_format="{:.4f}".format)
+    print(f"{table}\n\nreport: {settings['out']}/{REPORT_FILE}")
 
 
 def push(read: Reader) -> None:

@@ -1,27 +1,21 @@
 """Readiness while training: a Trainer callback, also of a pre-training recipe."""
 
 import logging
-import os
-import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-import torch
-from accelerate.state import AcceleratorState, GradientState, PartialState
 from transformers import Trainer, TrainerCallback
 from transformers.integrations.fsdp import is_fsdp_enabled
 
-from modeling_condenser.files.settings import parse_settings
+from modeling_condenser.files.settings import check_value, parse_settings
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.publishing.training_log import is_readiness, titled_measures
 
 from .readiness import measure_checkpoint
-from .recipe import MeasuringWhileTraining
+from .recipe import Measuring
 from .sample import Sample
 
 logger = logging.getLogger(__name__)
@@ -42,7 +36,7 @@ class ReadinessCallback(TrainerCallback):
 
     Raises:
         ValueError: the trainer has no tokenizer, or shards the model (FSDP, DeepSpeed), or few
-            labels are to be tried in a training of several processes.
+            labels are to be tried, for which a training cannot be interrupted.
     """
 
     def __init__(self, trainer: Trainer, sample: Sample, *, every: int = 500):
@@ -53,12 +47,13 @@ class ReadinessCallback(TrainerCallback):
                 "Readiness while training needs the whole model in the first process, but FSDP and "
                 "DeepSpeed shard it: remove readiness, and run `condenser analyze` afterwards."
             )
-        if sample.measuring.labels and trainer.args.world_size > 1:
+        if sample.measuring.labels:
             raise ValueError(
-                f"labels is {sample.measuring.labels}, but a training of {trainer.args.world_size} "
-                "processes cannot fine-tune in between: leave it out, and run `condenser analyze` "
-                "with it afterwards."
+                f"labels is {sample.measuring.labels}, but readiness while training fine-tunes "
+                "nothing: run `condenser analyze` with labels afterwards."
             )
+        if every < 1:
+            raise ValueError(f"every is {every}, expected at least 1.")
         self.trainer, self.sample, self.every = trainer, sample, every
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -81,39 +76,18 @@ class ReadinessCallback(TrainerCallback):
         if trainer.is_world_process_zero() and state.global_step not in steps:
             model = trainer.accelerator.unwrap_model(trainer.model)
             similarity = getattr(trainer.args, "similarity", None)
+            entry = measure_checkpoint(
+                model, trainer.processing_class, self.sample, similarity=similarity
+            )
             should_log = control.should_log  # log() resets it, but the step's own entry follows
-            with _undisturbed():
-                entry = measure_checkpoint(
-                    model, trainer.processing_class, self.sample, similarity=similarity
-                )
             trainer.log(entry)
             control.should_log = should_log
-            shown = (
-                f"{title} {entry[name]:.3f}" for name, title in titled_measures([entry]).items()
-            )
-            logger.info("Readiness after %d steps: %s.", state.global_step, "; ".join(shown))
+            titles = titled_measures([entry])
+            shown = "; ".join(f"{title} {entry[name]:.3f}" for name, title in titles.items())
+            logger.info("Readiness after %d steps: %s.", state.global_step, shown)
         trainer.accelerator.wait_for_everyone()
         if isinstance(trainer, CondenserTrainer):
             trainer.exclude_time(time.perf_counter() - started)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Restore what a training inside of another one changes: random states and global settings."""
-    shared = [cls._shared_state for cls in (AcceleratorState, GradientState, PartialState)]
-    before, environment = [dict(state) for state in shared], dict(os.environ)
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
-            os.environ.clear()
-            os.environ.update(environment)
-            for state, values in zip(shared, before, strict=True):
-                state.clear()
-                state.update(values)
 
 
 def readiness_callbacks(
@@ -121,19 +95,20 @@ def readiness_callbacks(
 ) -> list[Callable[[CondenserTrainer], ReadinessCallback]]:
     """The callbacks of `pretrain` for a recipe: one if it has the field `readiness`.
 
-    The field is a mapping of the fields of `MeasuringWhileTraining`. The sample is taken from the
-    recipe's corpus.
+    The field is a mapping of the fields of `Measuring`, and of `every`, the steps between two
+    measurements, 500 by default. The sample is taken from the recipe's corpus.
     """
     if settings.get("readiness") is None:
         return []
     names = settings.keys() & {"encoder", "corpus", "readiness"}
     (recipe,) = parse_settings({name: settings[name] for name in names}, PretrainingRecipe)
-    (measuring,) = parse_settings(recipe.readiness, MeasuringWhileTraining)
-    documents = load_documents(recipe.corpus)
-    sample = Sample.choose(measuring, documents)
+    fields = dict(recipe.readiness)
+    every = check_value("every", fields.pop("every", 500), int)
+    (measuring,) = parse_settings(fields, Measuring)
+    sample = Sample.choose(measuring, load_documents(recipe.corpus))
 
     def add_readiness(trainer: CondenserTrainer) -> ReadinessCallback:
         trainer.facts["readiness"] = sample.facts()
-        return ReadinessCallback(trainer, sample, every=measuring.every)
+        return ReadinessCallback(trainer, sample, every=every)
 
     return [add_readiness]

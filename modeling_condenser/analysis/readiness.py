@@ -19,7 +19,7 @@ from modeling_condenser.encoder_parts import contract_of, n_positions
 from modeling_condenser.encoding.batches import make_batches, tokenize_texts
 from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.small import measure_small
+from modeling_condenser.evaluation.measures import measure_in_memory
 from modeling_condenser.files import models
 from modeling_condenser.files.contract import EncodingContract, Similarity, states_encoding
 from modeling_condenser.files.progress import show_bars
@@ -49,9 +49,9 @@ def measure_model(name: str | Path, sample: Sample) -> dict[str, float]:
         return measure_retriever(_open(folder, sample.measuring.max_length), sample)
     classes = models.read_config(folder).get("architectures", ())
     is_plain = CondenserForMaskedLM.__name__ in classes
-    opened: Any = CondenserForMaskedLM if is_plain else CondenserForPreTraining
+    model_class: Any = CondenserForMaskedLM if is_plain else CondenserForPreTraining
     with models.quiet_loading():
-        model = opened.from_pretrained(folder)
+        model = model_class.from_pretrained(folder)
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer, similarity = AutoTokenizer.from_pretrained(folder), stated_similarity(folder)
     return measure_checkpoint(model, tokenizer, sample, similarity=similarity)
@@ -65,15 +65,14 @@ def measure_checkpoint(
 
     The encoder is measured as its export. The model, its mode and global random states are kept.
     """
-    started, found = time.perf_counter(), dict[str, float]()
-    with exported(model, tokenizer, sample.measuring.max_length, similarity) as retriever:
+    started, entry = time.perf_counter(), dict[str, float]()
+    with _exported(model, tokenizer, sample.measuring.max_length, similarity) as retriever:
         if hasattr(model, "run_head"):  # not by its class, because remote code has its own
-            masked = mask_texts(model, retriever, sample)
-            probed = probe(model, masked)
-            names = ("head_loss", "zero_cost", "swap_cost")
-            found = {f"{PREFIX}{name}": probed[name] for name in names}
-        found |= measure_retriever(retriever, sample)
-    return {**found, f"{PREFIX}seconds": round(time.perf_counter() - started, 2)}
+            probed = probe(model, mask_texts(model, retriever, sample))
+            for name in ("head_loss", "zero_cost", "swap_cost"):
+                entry[f"{PREFIX}{name}"] = probed[name]
+        entry |= measure_retriever(retriever, sample)
+    return {**entry, f"{PREFIX}seconds": round(time.perf_counter() - started, 2)}
 
 
 def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
@@ -83,38 +82,40 @@ def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
         An entry of a training log; `modeling_condenser.publishing.training_log` explains its names.
     """
     started, measuring = time.perf_counter(), sample.measuring
-    tokenizer, device = retriever.model.tokenizer, retriever.model.device
+    tokenizer, encoder = retriever.model.tokenizer, _encoder(retriever)
     tokens = tokenize_texts(tokenizer, sample.texts, max_length=_longest(retriever, measuring))
     batches = make_batches(tokens, tokenizer=tokenizer, token_budget=TOKENS_PER_BATCH)
-    moved = ({name: part.to(device) for name, part in batch.items()} for _, batch in batches)
-    layers, even = measure_attention_entropy(_encoder(retriever), moved)
-    found = {"entropy": fmean(layers), "entropy_even": even}
-    found |= {f"entropy_layer_{k}": entropy for k, entropy in enumerate(layers, start=1)}
+    layers, even = measure_attention_entropy(encoder, (batch for _, batch in batches))
+    values = {"entropy": fmean(layers), "entropy_even": even}
+    values |= {f"entropy_layer_{k}": entropy for k, entropy in enumerate(layers, start=1)}
     encode_first = retriever.encode_queries if sample.small else retriever.encode_passages
     first = encode_first(sample.matches["query"][:])
-    found["alignment"] = alignment(first, retriever.encode_passages(sample.matches))
-    found["uniformity"] = uniformity(retriever.encode_passages(sample.texts))
+    values["alignment"] = alignment(first, retriever.encode_passages(sample.matches))
+    values["uniformity"] = uniformity(retriever.encode_passages(sample.texts))
     if sample.small is not None:
-        retrievers = {"zero_shot": retriever}
+        for measure, mean in measure_in_memory(retriever, sample.small).means.items():
+            values[f"zero_shot_{measure}"] = mean
         if measuring.labels:
-            retrievers["few_shot"] = fine_tune_on_few(retriever, measuring)
-        for when, opened in retrievers.items():
-            means = measure_small(opened, sample.small).means
-            found |= {f"{when}_{measure}": mean for measure, mean in means.items()}
-    found["seconds"] = round(time.perf_counter() - started, 2)
-    return {f"{PREFIX}{name}": value for name, value in found.items()}
+            tuned = fine_tune_on_few(retriever, measuring)
+            for measure, mean in measure_in_memory(tuned, sample.small).means.items():
+                values[f"few_shot_{measure}"] = mean
+    values["seconds"] = round(time.perf_counter() - started, 2)
+    return {f"{PREFIX}{name}": value for name, value in values.items()}
 
 
 def _open(folder: Path, max_length: int) -> Retriever:
     """Open an encoder or a retriever, for texts of at most this many tokens."""
     retriever = Retriever(folder, pooling=None if states_encoding(folder) else "cls")
-    retriever.contract = _shortened(retriever.contract, max_length)
+    retriever.contract = _shorten(retriever.contract, max_length)
     return retriever
 
 
-def _shortened(contract: EncodingContract, max_length: int) -> EncodingContract:
-    names = ("query_max_length", "passage_max_length")
-    return replace(contract, **{n: min(getattr(contract, n), max_length) for n in names})
+def _shorten(contract: EncodingContract, max_length: int) -> EncodingContract:
+    return replace(
+        contract,
+        query_max_length=min(contract.query_max_length, max_length),
+        passage_max_length=min(contract.passage_max_length, max_length),
+    )
 
 
 def _encoder(retriever: Retriever) -> Any:
@@ -127,15 +128,15 @@ def _longest(retriever: Retriever, measuring: Measuring) -> int:
 
 
 @contextmanager
-def exported(
-    model: Any, tokenizer: Any, max_length: int, similarity: Similarity | None = None
+def _exported(
+    model: Any, tokenizer: Any, max_length: int, similarity: Similarity | None
 ) -> Iterator[Retriever]:
     """The encoder of a checkpoint in memory as a retriever, from a temporary folder."""
     encoder = model.condenser.encoder
     longest = min(max_length, n_positions(encoder) or max_length)
-    contract = EncodingContract(**contract_of(model.config, longest=longest))
-    contract = _shortened(contract, longest)
-    contract = replace(contract, similarity=similarity or contract.similarity)
+    contract = _shorten(EncodingContract(**contract_of(model.config, longest=longest)), longest)
+    if similarity is not None:
+        contract = replace(contract, similarity=similarity)
     with tempfile.TemporaryDirectory(prefix="condenser-readiness-") as scratch:
         with models.quiet_loading():
             model.save_encoder(scratch, tokenizer=tokenizer, contract=asdict(contract))
@@ -145,24 +146,24 @@ def exported(
 def fine_tune_on_few(retriever: Retriever, measuring: Measuring) -> Retriever:
     """Fine-tune an encoder on few labels of the collection."""
     recipe, longest = read_recipe("finetune/contrastive"), _longest(retriever, measuring)
-    for name in ("query_max_length", "passage_max_length"):
-        recipe[name] = min(recipe[name], longest)
-    settings = {
-        **recipe,
-        "disable_tqdm": True,
-        "seed": measuring.sample_seed,
-        "subset_seed": measuring.sample_seed,
-        "load_best_model_at_end": False,
-        **measuring.finetuning,
-        "encoder": str(retriever.folder),
-        "pooling": retriever.contract.pooling,
-        "collection": measuring.collection,
-        "split": "train",
-        "train_size": measuring.labels,
-        "use_cpu": retriever.model.device.type == "cpu",
-    }
     with tempfile.TemporaryDirectory(prefix="condenser-few-shot-") as scratch:
-        settings["output_dir"] = str(Path(scratch, "run"))
+        settings = {
+            **recipe,
+            "query_max_length": min(recipe["query_max_length"], longest),
+            "passage_max_length": min(recipe["passage_max_length"], longest),
+            "disable_tqdm": True,
+            "seed": measuring.sample_seed,
+            "subset_seed": measuring.sample_seed,
+            "load_best_model_at_end": False,
+            **measuring.finetuning,
+            "encoder": str(retriever.folder),
+            "pooling": retriever.contract.pooling,
+            "collection": measuring.collection,
+            "split": "train",
+            "train_size": measuring.labels,
+            "use_cpu": retriever.model.device.type == "cpu",
+            "output_dir": str(Path(scratch, "run")),
+        }
         with redirect_stdout(sys.stderr):  # the training log
             return _open(finetune(**settings), longest)
 
@@ -175,7 +176,7 @@ def measure_attention_entropy(
 
     Args:
         encoder: in evaluation mode. Its attention back-end is changed and restored.
-        batches: `input_ids` and `attention_mask`, each (B, T).
+        batches: `input_ids` and `attention_mask`, each (B, T), on any device.
 
     Returns:
         The entropy of the CLS row of each layer, from the first to the last, and that of even
@@ -186,6 +187,7 @@ def measure_attention_entropy(
     try:
         encoder.set_attn_implementation("eager")
         for batch in batches:
+            batch = {name: part.to(encoder.device) for name, part in batch.items()}
             mask = batch["attention_mask"]
             attentions = encoder(**batch, output_attentions=True).attentions
             if not attentions or any(layer is None for layer in attentions):

@@ -1,4 +1,4 @@
-"""The settings of readiness: what is measured, on what, and when."""
+"""The settings of readiness: what is measured, and on what."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,14 +15,12 @@ class AnalysisRecipe:
             a pre-training run stands for its complete checkpoints and its final model.
         out: folder to write.
         corpus: text that the sample is taken from, as for pre-training; by default that of the
-            first run among the models (or that has one of them), or the collection's passages.
-        card: whether to put the measures of a run on the card of its final model.
+            first pre-training run among the models, or the collection's passages.
     """
 
     models: list[str]
     out: str
     corpus: str | dict[str, Any] | list[str | dict[str, Any]] | None = None
-    card: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,8 @@ class Measuring:
         split: split of the queries; by default dev, or test where there is no dev.
         queries: number of queries.
         passages: number of passages to search: those judged for the queries, and others.
-        labels: pairs of the split "train" to fine-tune on for few-shot retrieval; 0 for none.
+        labels: pairs of the split "train" to fine-tune on for few-shot retrieval; 0 for none. Not
+            while training.
         finetuning: settings of few-shot retrieval that differ from `finetune/contrastive`.
         sample_seed: seed of the choice of texts, masks, queries and passages.
     """
@@ -56,18 +55,3 @@ class Measuring:
         check_least(self, texts=2, max_length=4, queries=1, passages=2, labels=0)
         if self.labels and self.collection is None:
             raise ValueError(f"labels is {self.labels}, but there is no collection: name one.")
-
-
-@dataclass(frozen=True)
-class MeasuringWhileTraining(Measuring):
-    """What readiness is measured on at the start, during and at the end of a training.
-
-    Attributes:
-        every: steps between two measurements.
-    """
-
-    every: int = 500
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(self, every=1)

@@ -4,21 +4,15 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
-import regex  # type: ignore[import-untyped]
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.reduce import sample_collection
-from modeling_condenser.collection.sentences import SPACELESS
 
 from .recipe import Measuring
 
 logger = logging.getLogger(__name__)
-
-# A character of a script without spaces is a word.
-_WORDS = regex.compile(rf"[{SPACELESS}].*[{SPACELESS}]")
-_STREAMED_ROWS = 20  # of a stream to read for each text in the sample
 
 
 @dataclass(frozen=True)
@@ -31,26 +25,21 @@ class Sample:
     small: Collection | None = None  # a small part of the collection
 
     @classmethod
-    def choose(cls, measuring: Measuring, documents: Dataset | IterableDataset) -> "Sample":
-        """Choose from documents with a column `text` and perhaps `title`; a stream's first ones."""
-        texts = _choose_texts(documents, measuring.texts, seed=measuring.sample_seed)
-        small = None
-        if measuring.collection is not None:
-            collection, split = _load_asked(measuring.collection, measuring.split)
-            measuring = replace(measuring, split=split)
-            small = sample_collection(
-                collection,
-                n_queries=measuring.queries,
-                n_passages=measuring.passages,
-                seed=measuring.sample_seed,
-            )
-        if small is None:
-            matches = list(map(_halves, texts))
-        else:  # the passage of the highest grade, then of the lowest id
-            best = {q: min(own, key=lambda p: (-own[p], p)) for q, own in small.qrels.items()}
-            passages = {passage["_id"]: passage for passage in small.passages}
-            matches = [{"query": small.queries[q], **passages[p]} for q, p in best.items()]
-        return cls(measuring, texts, Dataset.from_list(matches), small)
+    def choose(cls, measuring: Measuring, documents: Dataset) -> "Sample":
+        """Choose from documents with a column `text` and perhaps `title`."""
+        seed, name = measuring.sample_seed, measuring.collection
+        texts = _choose_texts(documents, measuring.texts, seed=seed)
+        if name is None:
+            return cls(measuring, texts, Dataset.from_list([_halve(text) for text in texts]))
+        collection, split = _load_queries(name, measuring.split)
+        sizes = {"n_queries": measuring.queries, "n_passages": measuring.passages}
+        small = sample_collection(collection, **sizes, seed=seed)
+        passages = {passage["_id"]: passage for passage in small.passages}
+        matches = []
+        for query, grades in small.qrels.items():
+            best = max(sorted(grades), key=grades.__getitem__)  # of the highest grade
+            matches.append({"query": small.queries[query], **passages[best]})
+        return cls(replace(measuring, split=split), texts, Dataset.from_list(matches), small)
 
     def facts(self) -> dict[str, Any]:
         """Counts, for a record; the sample itself follows from settings and documents."""
@@ -62,7 +51,7 @@ class Sample:
         return {**facts, "pairs_are": "query and judged passage", "collection": collection}
 
 
-def _load_asked(name: str, split: str | None) -> tuple[Collection, str]:
+def _load_queries(name: str, split: str | None) -> tuple[Collection, str]:
     """A collection with the queries of a split, by default dev or else test; and the split."""
     if split is None:
         if dev := load_dev(name, judged="test"):
@@ -72,16 +61,12 @@ def _load_asked(name: str, split: str | None) -> tuple[Collection, str]:
     return load_collection(name, split=split), split
 
 
-def _choose_texts(documents: Any, n: int, *, seed: int) -> list[str]:
-    """Up to n different texts of two words or more."""
-    if isinstance(documents, IterableDataset):
-        rows = documents.take(_STREAMED_ROWS * n)
-    else:
-        rows = documents.shuffle(seed, keep_in_memory=True)
+def _choose_texts(documents: Dataset, n: int, *, seed: int) -> list[str]:
+    """Up to n different texts of two words, or of two characters of a script without spaces."""
     chosen: dict[str, None] = {}  # in order
-    for row in rows:
+    for row in documents.shuffle(seed, keep_in_memory=True):
         text = " ".join(f"{row.get('title') or ''} {row['text'] or ''}".split())
-        if " " in text or _WORDS.search(text):
+        if " " in text or (len(text) > 1 and not text.isascii()):
             chosen[text] = None
         if len(chosen) == n:
             break
@@ -93,7 +78,7 @@ def _choose_texts(documents: Any, n: int, *, seed: int) -> list[str]:
     return list(chosen)
 
 
-def _halves(text: str) -> dict[str, str]:
+def _halve(text: str) -> dict[str, str]:
     blank = " " if " " in text else ""
     words = text.split() if blank else text
     middle = len(words) // 2

@@ -20,14 +20,11 @@ import psutil
 
 BATCH_SIZE, LENGTH = 8, 64  # texts, and tokens of each
 _WARM_UP_STEPS = 3  # the first steps choose kernels and fill caches
-_STEPS = 30
-_MEMORY_STEPS = 5
+_STEPS, _MEMORY_STEPS = 30, 5
 
 
 def measure_cost(model: str | Path, *, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Measure time and memory of encoding, in a new process that takes some seconds to start.
-
-    `settings` are keyword arguments of `Retriever`, such as pooling and device.
+    """Measure time and memory of encoding; `settings` are keyword arguments of `Retriever`.
 
     Returns:
         `seconds_per_step` (median), `quartiles`, `peak_memory_bytes` and what was measured. The

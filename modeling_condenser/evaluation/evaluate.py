@@ -1,44 +1,49 @@
-"""Evaluate systems: search or compare texts, measure, test, and write a report.
+"""Evaluate systems: search a collection or compare texts, measure, test, and write a report.
 
-<output_dir>/<collection>/embeddings/<system>/     vectors, shared by all splits
-<output_dir>/<collection>/<split>/<system>/        run and measures
-<output_dir>/<collection>/<split>/report.md        the report, beside report.html and other files
+<output_dir>/<collection>/embeddings/<system>/              vectors and indices, for all splits
+<output_dir>/<collection>/<split>/<system>/run-100.trec     the run; beside it, in JSON, its record
+<output_dir>/<collection>/<split>/report.md                 the report; other files are beside it
 """
 
 import json
-import logging
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.load import load_dev, load_reported
-from modeling_condenser.files.progress import show_bars
-from modeling_condenser.files.settings import check_least, parse_settings
-from modeling_condenser.publishing.card import PLACEHOLDER
-from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import (
-    System,
-    SystemLike,
-    as_folder,
-    parse_systems,
-    system_text,
+from modeling_condenser.collection.collection import (
+    Collection,
+    fingerprint_passages,
 )
+from modeling_condenser.collection.load import load_dev, load_reported
+from modeling_condenser.collection.passages import find_rows
+from modeling_condenser.files.atomic import read_json, write_json
+from modeling_condenser.files.run_folder import hash_data
+from modeling_condenser.files.settings import check_least, parse_settings
+from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
+from modeling_condenser.retrieval.runs import (
+    Run,
+    cut_run,
+    drop_own_passages,
+    find_own,
+    read_run,
+    write_run,
+)
+from modeling_condenser.retrieval.searchers import HybridSearcher, Searcher, open_searcher
+from modeling_condenser.retrieval.systems import System, as_folder, parse_systems
 
-from .cost import measure_cost
-from .measures import check_measures
-from .report import Report, write_report
-from .similarity import measure_similarity, read_items
-from .system_results import INDEX_SETTINGS, Evaluator, SystemResult, report_on_card
+from .measures import check_measures, evaluate_run
+from .report import Report, SystemResult, write_report
 
-logger = logging.getLogger(__name__)
+INDEX_SETTINGS = ("index", "search_parameters", "index_seed")  # that a run depends on
+_NOT_IN_COMMAND = {"systems", "collection", "output_dir", "card", "publish_runs"}
 
 
 @dataclass(frozen=True)
 class EvaluationRecipe:
-    """The fields of an evaluation recipe.
+    """What to evaluate.
 
     Attributes:
         systems: folders or Hub names of encoders, TREC run files, bm25, or hybrid:ENCODER, with
@@ -52,186 +57,177 @@ class EvaluationRecipe:
         measures: such as MRR@10; the first one is the main measure of the report. By default
             MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for a collection with answers only.
         depth: passages to retrieve for each query.
-        columns: of a file of pairs or triplets, where they differ: our name -> the file's.
         cost: also measure time and memory of an encoding step.
         card: also put the results on the model cards of the local exports.
+        publish_runs: with card, also put the runs into the folders of these exports, to be
+            published. Passage ids may hold names of your files.
         seed: of the resampling in tests and intervals.
     """
 
-    systems: list[str]
+    systems: list[str | dict[str, Any]]
     collection: str
     output_dir: str = "runs/evaluation"
     task: Literal["retrieval", "graded_pairs", "triplets"] = "retrieval"
     split: str = "test"
-    baseline: str | None = None
-    measures: list[str] | None = None
+    baseline: str | dict[str, Any] | None = None
+    measures: list[str] | None = field(default=None, metadata={"words": "many"})
     depth: int = 100
-    columns: dict[str, str] = field(default_factory=dict)
     cost: bool = False
     card: bool = False
+    publish_runs: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not self.systems:
             raise ValueError("Nothing to evaluate: name at least one system.")
         check_least(self, depth=1)
-        if self.task == "retrieval":
-            if self.measures is not None:
-                check_measures(self.measures)
-            if Path(self.collection).is_file():
-                raise ValueError(
-                    f"{self.collection} is a file: for graded pairs or triplets, set task to"
-                    " graded_pairs or triplets; a collection is a folder."
-                )
+        if self.task == "retrieval" and self.measures is not None:
+            check_measures(self.measures)
 
 
-def evaluate(
-    systems: SystemLike | Sequence[SystemLike],
-    collection: str | Path,
-    *,
-    split: str = "test",
-    measures: Sequence[str] | None = None,
-    baseline: SystemLike | None = None,
-    output_dir: str | Path = "runs/evaluation",
-    progress: bool = True,
-    **settings: Any,
-) -> Report:
+def evaluate(**settings: Any) -> Report:
     """Search a collection with one or more systems, measure them, and test the differences.
 
-    Runs, measures and a report are written to `output_dir`; a search whose run is already there is
-    not repeated. Nothing else is written, unless `card` is true.
+    Runs and a report are written to `output_dir`; a search whose run is already there is not
+    repeated. Nothing else is written, unless `card` is true.
 
     Args:
-        systems, collection, split, measures, baseline, output_dir: see `EvaluationRecipe`. A
-            system may also be a mapping, such as {"model": "my-encoder", "pooling": "mean"}.
-        progress: show bars.
-        **settings: further fields of `EvaluationRecipe` and of `SearchSettings`.
-
-    Returns:
-        The report. `print` shows it as text; `means[system][measure]` and
-        `comparisons[system, measure]` are its figures, and `file` is the report as Markdown.
+        **settings: fields of `EvaluationRecipe` and of `SearchSettings`. A system may also be a
+            mapping, such as {"model": "my-encoder", "pooling": "mean"}.
 
     Example:
-        >>> report = evaluate("my-retriever", "my-collection", baseline="bm25")
+        >>> report = evaluate(systems="my-retriever", collection="my-collection", baseline="bm25")
         >>> print(report)
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
-    is_one = isinstance(systems, str | Path | Mapping | System)
-    texts = [system_text(each) for each in ([systems] if is_one else systems)]  # type: ignore
-    settings |= {"systems": texts, "collection": collection, "split": split}
-    settings |= {"measures": measures, "output_dir": output_dir}
-    settings["baseline"] = baseline and system_text(baseline)
     recipe, search = parse_settings(settings, EvaluationRecipe, SearchSettings)
-    words = [recipe.baseline, *recipe.systems] if recipe.baseline else recipe.systems
-    parsed, out, loaded = parse_systems(words, search), Path(recipe.output_dir), None
-    exports = [system.model for system in parsed if system.is_export]
-    if recipe.card and (recipe.task != "retrieval" or not exports):
+    n_baselines = 1 if recipe.baseline else 0
+    systems = parse_systems(filter(None, [recipe.baseline, *recipe.systems]), search)
+    if recipe.card and not any(system.is_export for system in systems[n_baselines:]):
         raise ValueError(
-            "card is true, but a card shows retrieval by a local export with its own contract, and"
-            " none is evaluated: name the export's folder, without settings. (A folder in which"
-            " `adapt` kept the start is a copy of that model: leave out card.)"
+            "card is true, but no system is a local export with its own settings: name its folder."
         )
-    with show_bars(progress):
-        if recipe.task == "retrieval":
-            loaded = load_reported(recipe.collection, split=recipe.split)
-            root = out / as_folder(loaded.name)
-            folder = root / as_folder(recipe.split)
-            results = _evaluate_systems(parsed, recipe, search, loaded, root)
-        else:
-            file = Path(recipe.collection)
-            folder = out / as_folder(file.stem)
-            items = read_items(file, recipe.task, columns=recipe.columns)
-            results = [measure_similarity(system, items, name=file.stem) for system in parsed]
-    for i, system in enumerate(parsed):
-        if recipe.cost and system.kind == "encoder":
-            whole = system.without("truncate_dim")
-            cost = measure_cost(system.model, settings=whole.settings)
-            results[i] = replace(results[i], cost=cost)
+    out, collection = Path(recipe.output_dir), None
+    if recipe.task == "retrieval":
+        collection = load_reported(recipe.collection, split=recipe.split)
+        name, split = collection.name, recipe.split
+        folder = out / as_folder(name) / as_folder(split)
+        needs_dev = [s for s in systems if s.kind == "hybrid" and "fusion" not in s.settings]
+        dev = load_dev(recipe.collection, judged=split, reported=collection) if needs_dev else None
+        complete = {"recipe": recipe, "search": search, "dev": dev, "folder": folder}
+        results = [_evaluate_system(system, collection, **complete) for system in systems]
+    else:
+        from .similarity import measure_similarity, read_items
+
+        name, split = Path(recipe.collection).stem, recipe.task.replace("_", " ")
+        folder = out / as_folder(name)
+        items = read_items(recipe.collection, recipe.task)
+        evaluations = [measure_similarity(system.open(), items) for system in systems]
+        results = [
+            SystemResult(system.name, evaluation, settings=system.settings)
+            for system, evaluation in zip(systems, evaluations, strict=True)
+        ]
+    if recipe.cost:
+        results = list(map(_add_cost, systems, results))
     report = write_report(
         folder,
         results,
-        collection=loaded,
-        command=_command(recipe, search, [s.text for s in parsed], recipe.collection),
+        name=name,
+        split=split,
+        collection=collection,
+        command=make_command(settings, [system.text for system in systems], recipe.collection),
         seed=recipe.seed,
     )
-    if loaded and recipe.card:
-        _report_on_cards(recipe, search, list(zip(parsed, results, strict=True)), loaded)
-    elif loaded and exports:
-        logger.info("The card of %s is unchanged: --card adds the results.", ", ".join(exports))
+    if recipe.card and collection:
+        from .results_on_cards import add_to_card
+
+        for place, system in enumerate(systems):
+            if system.is_export and place >= n_baselines:
+                named = {"settings": settings, "recipe": recipe, "search": search}
+                add_to_card(report, place, systems, collection, **named)
     return report
 
 
-def _evaluate_systems(
-    systems: Sequence[System],
+def _evaluate_system(
+    system: System,
+    collection: Collection,
+    *,
     recipe: EvaluationRecipe,
     search: SearchSettings,
-    collection: Collection,
-    root: Path,
-) -> list[SystemResult]:
-    """Evaluate systems on a collection, into the folders below `root`."""
-    folder, dev = root / as_folder(recipe.split), None
-    if any(system.kind == "hybrid" and "fusion" not in system.settings for system in systems):
-        dev = load_dev(recipe.collection, judged=recipe.split, reported=collection)
-    evaluator = Evaluator(
-        collection,
-        lambda system: (folder / as_folder(system.name), root / "embeddings" / system.vectors_name),
-        split=recipe.split,
-        depth=recipe.depth,
-        measures=recipe.measures,
-        search=search,
-        dev=dev,
+    dev: Collection | None,
+    folder: Path,
+) -> SystemResult:
+    """Search, unless the run of the same search is stored, and measure; `dev` chooses fusions."""
+    run_file = folder / as_folder(system.name) / f"run-{recipe.depth}.trec"
+    record_file = run_file.with_suffix(".json")
+    identity = hash_data(
+        system.fingerprint,
+        fingerprint_passages(collection.passages),
+        collection.queries,
+        sorted(find_own(collection.qrels)),
+        recipe.depth,
+        [getattr(search, name) for name in INDEX_SETTINGS] if system.has_vectors else None,
+        (dev.queries, dev.qrels) if dev and system.kind == "hybrid" else None,
     )
-    # Systems of one encoder follow each other, so that it is opened once.
-    order = sorted(systems, key=lambda system: system.vectors_name)
-    results = {system.name: evaluator.evaluate(system) for system in order}
-    return [results[system.name] for system in systems]
+    record = read_json(record_file, {})
+    if record.get("identity") != identity:
+        work_folder = folder.parent / "embeddings" / system.vectors_name
+        searcher = open_searcher(system, collection.passages, work_folder, settings=search, dev=dev)
+        run, record = _search(searcher, collection, recipe.depth)
+        if system.kind == "run" and not run:
+            n = len(collection.queries)
+            raise ValueError(f"{system.model} has none of the {n} queries: is it of their split?")
+        run_file.parent.mkdir(parents=True, exist_ok=True)
+        record_file.unlink(missing_ok=True)  # of another search, whose run is replaced
+        write_run(run, run_file, tag="_".join(system.name.split()))
+        write_json(record_file, {"identity": identity, **record})
+    evaluation = evaluate_run(
+        collection.qrels,
+        read_run(run_file),
+        measures=recipe.measures,
+        answers=collection.answers,
+        passages=collection.passages,
+    )
+    return SystemResult(system.name, evaluation, run_file, record, system.settings)
 
 
-def _report_on_cards(
-    recipe: EvaluationRecipe,
-    search: SearchSettings,
-    measured: Sequence[tuple[System, SystemResult]],
-    collection: Collection,
-) -> None:
-    """Put results on the cards of local exports that were evaluated with their own contract.
-
-    A card compares its model with the baseline, and with hybrid search with the model.
-    """
-    baselines = measured[:1] if recipe.baseline else []
-    others, place = measured[len(baselines) :], Path(recipe.collection)
-    for system, result in others:
-        if not system.is_export:
-            continue
-        own = replace(system, stated_name=None)
-        hybrids = [(s, r) for s, r in others if s.kind == "hybrid" and s.encoder == own]
-        named = [s for s, _ in (*baselines, (system, result), *hybrids)]
-        texts = [
-            replace(s, model=s.model.removesuffix(system.model) + PLACEHOLDER).text
-            if replace(s.encoder, stated_name=None) == own
-            else s.published_text
-            for s in named
-        ]
-        report_on_card(
-            system.model,
-            result,
-            [other for _, other in (*baselines, *hybrids)],
-            collection=collection,
-            source=recipe.collection,
-            command=_command(recipe, search, texts, place.name if place.exists() else str(place)),
-            seed=recipe.seed,
-        )
+def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run, dict[str, Any]]:
+    """The run without the queries themselves, and facts about the search."""
+    is_passage = find_rows(collection.passages, find_own(collection.qrels), strict=False)
+    started = time.perf_counter()
+    run = searcher.search(collection.queries, depth=depth + bool(is_passage))
+    seconds = max(time.perf_counter() - started, 0.001)
+    record: dict[str, Any] = {
+        "search_seconds": round(seconds, 3),
+        "queries_per_second": round(len(collection.queries) / seconds, 1),
+    }
+    if isinstance(searcher, HybridSearcher):
+        record["fusion"] = str(searcher.fusion)
+    if isinstance(searcher, DenseSearcher):
+        record |= searcher.measure_recall(collection.queries, run, depth=depth)
+        record["bytes_per_vector"] = searcher.bytes_per_vector
+    return cut_run(drop_own_passages(run, collection.qrels), depth), record
 
 
-def _command(
-    recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[str], collection: str
-) -> str:
-    """The command that makes a report of these systems, the baseline first."""
-    words = [*systems, collection]
-    if recipe.baseline:
-        words += ["--baseline", words.pop(0)]
-    defaults = {**vars(EvaluationRecipe(["bm25"], "")), **vars(SearchSettings()), "split": ""}
-    stated = {**vars(recipe), **vars(search)}
-    for name in ("task", "split", "measures", "depth", "columns", "cost", "seed", *INDEX_SETTINGS):
-        if (value := stated[name]) != defaults[name]:
-            words += [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
-    return shlex.join(["condenser", "evaluate", *words])
+def _add_cost(system: System, result: SystemResult) -> SystemResult:
+    """Measure time and memory of encoding, if the system is an encoder."""
+    from .cost import measure_cost
+
+    if system.kind != "encoder":
+        return result
+    settings = system.without("truncate_dim").settings
+    return replace(result, cost=measure_cost(system.model, settings=settings))
+
+
+def make_command(settings: Mapping[str, Any], systems: Sequence[str], collection: str) -> str:
+    """The command with these settings, for systems (the baseline first) and a collection."""
+    stated = {name: value for name, value in settings.items() if name not in _NOT_IN_COMMAND}
+    if stated.get("baseline"):
+        stated["baseline"], *systems = systems
+    words = ["condenser", "evaluate", *systems, collection]
+    for name, value in stated.items():
+        if value is not None:
+            values = value if isinstance(value, list | tuple) else [value]
+            texts = [item if isinstance(item, str) else json.dumps(item) for item in values]
+            words += [f"--{name}", *texts]
+    return shlex.join(words)

@@ -10,31 +10,34 @@
 
 A grade of 1 or more is relevant; `(rel=2)` raises the threshold, as in MRR(rel=2)@10. Ties are
 broken by passage id, ascending. A passage with the id of its query is not counted, unless it is
-judged relevant to it (`find_own`). The mean is over all queries that have a relevant
-passage; a query without results counts as 0. All but Hit@k are computed by ir-measures, whose other
-measures can be named as it names them.
+judged relevant to it (`find_own`). The mean is over all queries that have a relevant passage; a
+query without results counts as 0. All but Hit@k are computed by ir-measures, whose other measures
+can be named as it names them.
 """
 
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from statistics import fmean
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import ir_measures
 import numpy as np
-from datasets import Dataset
 
-from modeling_condenser.collection.dpr import AnswerMatcher
-from modeling_condenser.collection.passages import find_texts
+from modeling_condenser.collection.collection import Collection, Qrels
 from modeling_condenser.retrieval.runs import Run, drop_own_passages, rank_passages
 
 from .significance import Comparison, Interval, bootstrap_interval, compare
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from modeling_condenser.encoding.retriever import Retriever
+
 DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")
 DEFAULT_ANSWER_MEASURES = ("Hit@20", "Hit@100")
+_DEPTH_IN_MEMORY = 101  # for R@100, if the query itself is a passage
 
 logger = logging.getLogger(__name__)
 
@@ -86,20 +89,20 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
         # A cut-off of 0 ends the process in trec_eval's code.
         if not is_known or re.search(r"[=@]0\b(?!\.)", name):
             raise ValueError(
-                f"{name!r} is not a measure: expected MRR, nDCG, R, MAP, R-Prec, P, Success, Hit or"
-                " another measure of ir-measures, with a cut-off if it needs one, as in MRR@10 or"
-                " R(rel=2)@1000; several measures are a list"
+                f"{name!r} is not a measure: expected MRR, nDCG, R, MAP, R-Prec, P, Success, Hit "
+                "or another measure of ir-measures, with a cut-off if it needs one, as in MRR@10 "
+                "or R(rel=2)@1000; several measures are a list."
             )
     return measures
 
 
 def evaluate_run(
-    qrels: Mapping[str, Mapping[str, int]],
+    qrels: Qrels,
     run: Run,
     *,
     measures: Sequence[str] | None = None,
     answers: Mapping[str, Sequence[str]] | None = None,
-    passages: Dataset | None = None,
+    passages: "Dataset | None" = None,
 ) -> Evaluation:
     """Measure a run by judgements, by answer strings, or by both.
 
@@ -120,80 +123,101 @@ def evaluate_run(
     """
     if measures is None:
         measures = DEFAULT_MEASURES if qrels or not answers else DEFAULT_ANSWER_MEASURES
-    wanted, answers = check_measures(measures), answers or {}
-    depth = max(map(len, run.values()), default=0)
-    if deeper := [n for n, measure in wanted.items() if measure.params.get("cutoff", 0) > depth]:
-        needed = ", ".join(deeper)
-        logger.warning("The run has %d passages a query, fewer than %s needs.", depth, needed)
-    hits = {name: m for name, m in wanted.items() if name.startswith("Hit")}
-    graded = {name: m for name, m in wanted.items() if name not in hits}
-    for names, given, what in ((hits, answers, "answers"), (graded, qrels, "qrels")):
-        if names and not given:
-            raise ValueError(
-                f"{', '.join(names)} cannot be measured: the collection has no {what}. Choose other"
-                " measures"
-            )
-    judged = qrels if graded else answers
-    if run and not run.keys() & judged.keys():
+    parsed, answers = check_measures(measures), answers or {}
+    hits = {name: m for name, m in parsed.items() if name.startswith("Hit")}
+    graded = {name: m for name, m in parsed.items() if name not in hits}
+    if (hits and not answers) or (graded and not qrels):
+        kind = "judgements" if graded and not qrels else "answers"
+        raise ValueError(f"The collection has no {kind} for {', '.join(parsed)}.")
+    judged: Iterable[str] = qrels if graded else answers
+    if run and run.keys().isdisjoint(judged):
         raise ValueError(
-            f"none of the {len(run)} queries of the run is judged: the run has {next(iter(run))!r},"
-            f" the judgements have {next(iter(judged))!r}. Take both from one collection and split"
+            f"None of the {len(run)} queries of the run is judged, such as {next(iter(run))!r}: "
+            "take run and judgements from one collection and split."
         )
     counted = drop_own_passages(run, qrels)
-    if n_own := sum(len(run[query]) > len(scores) for query, scores in counted.items()):
-        logger.info("The passage with the id of its query is not counted for %d queries", n_own)
-    rankings = {
-        query: list(dict(rank_passages(counted.get(query, {}))))
-        for query in judged
-        if (not graded or max(qrels[query].values(), default=0) > 0)
-        and (not hits or answers.get(query))
-    }
+    rankings: dict[str, list[str]] = {}
+    unanswerable = []
+    for query in judged:
+        has_relevant = not graded or max(qrels[query].values(), default=0) > 0
+        if has_relevant and (not hits or answers.get(query)):
+            rankings[query] = [passage for passage, _ in rank_passages(counted.get(query, {}))]
+        else:
+            unanswerable.append(query)
     if not rankings:
-        raise ValueError(f"none of the {len(judged)} judged queries has anything relevant")
+        raise ValueError("None of the judged queries has a relevant passage or an answer.")
+    depth = max(map(len, rankings.values()))
+    deeper = [name for name, measure in parsed.items() if measure.params.get("cutoff", 0) > depth]
+    if deeper:
+        logger.warning("The run has %d passages a query, too few for %s.", depth, ", ".join(deeper))
     if n_empty := sum(not ranking for ranking in rankings.values()):
-        count = "%d of the %d measured queries have no passages in the run, and count as 0"
-        logger.warning(count, n_empty, len(rankings))
+        logger.warning("%d of %d queries have no results, and count as 0.", n_empty, len(rankings))
     values = _measure(graded, qrels, rankings)
     if hits:
         assert passages is not None
-        depth = max(measure.params["cutoff"] for measure in hits.values())
-        first = {query: ranking[:depth] for query, ranking in rankings.items()}
-        values |= _measure(hits, _judge_by_answers(first, answers, passages), rankings)
-    return make_evaluation(
-        {name: values[name] for name in wanted},
-        unanswerable=[query for query in judged if query not in rankings],
-    )
+        values |= _measure(hits, _judge_by_answers(hits, rankings, answers, passages), rankings)
+    return make_evaluation({name: values[name] for name in parsed}, unanswerable=unanswerable)
 
 
 def _measure(
     measures: Mapping[str, ir_measures.Measure],
-    qrels: Mapping[str, Mapping[str, int]],
+    qrels: Qrels,
     rankings: Mapping[str, Sequence[str]],
 ) -> PerQuery:
     # The providers of ir-measures order ties in different ways, so they get the ranks as scores.
     # The provider of ERR needs query ids that are numbers.
-    queries = {str(number): query for number, query in enumerate(rankings) if rankings[query]}
-    run = {
-        number: {passage: -float(rank) for rank, passage in enumerate(rankings[query])}
-        for number, query in queries.items()
-    }
-    judged = {number: dict(qrels[q]) for number, q in queries.items() if qrels.get(q)}
+    query_of, run, judged = {}, {}, {}
+    for number, (query, ranking) in enumerate(rankings.items()):
+        if ranking:
+            query_of[str(number)] = query
+            run[str(number)] = {passage: -float(rank) for rank, passage in enumerate(ranking)}
+            if qrels.get(query):
+                judged[str(number)] = dict(qrels[query])
     values = {measure: dict.fromkeys(rankings, 0.0) for measure in measures.values()}
-    for metric in ir_measures.iter_calc(list(values), judged, run) if values and judged else ():
-        values[metric.measure][queries[metric.query_id]] = float(metric.value)
+    if values and judged:
+        for metric in ir_measures.iter_calc(list(values), judged, run):
+            values[metric.measure][query_of[metric.query_id]] = float(metric.value)
     return {name: dict(values[measure]) for name, measure in measures.items()}
 
 
 def _judge_by_answers(
+    measures: Mapping[str, ir_measures.Measure],
     rankings: Mapping[str, Sequence[str]],
     answers: Mapping[str, Sequence[str]],
-    passages: Dataset,
-) -> dict[str, dict[str, int]]:
+    passages: "Dataset",
+) -> Qrels:
     """Judgements in which the first passage with an answer is relevant."""
-    texts = find_texts(passages, chain.from_iterable(rankings.values()))
-    judged = {}
-    for query, ranking in rankings.items():
-        matcher = AnswerMatcher(answers[query])
-        found = (passage for passage in ranking if matcher.is_in(texts[passage]))
-        judged[query] = dict.fromkeys(islice(found, 1), 1)
+    from modeling_condenser.collection.dpr import AnswerMatcher
+    from modeling_condenser.collection.passages import find_texts
+
+    depth = max(measure.params["cutoff"] for measure in measures.values())
+    first = {query: ranking[:depth] for query, ranking in rankings.items()}
+    texts = find_texts(passages, {passage for ranking in first.values() for passage in ranking})
+    judged: Qrels = {}
+    for query, ranking in first.items():
+        matcher, judged[query] = AnswerMatcher(answers[query]), {}
+        for passage in ranking:
+            if matcher.is_in(texts[passage]):
+                judged[query][passage] = 1
+                break
     return judged
+
+
+def measure_in_memory(
+    retriever: "Retriever", collection: Collection, measures: Sequence[str] | None = None
+) -> Evaluation:
+    """Encode, search and measure a small collection, such as one of `sample_collection`.
+
+    Nothing is written. The search is by the model's similarity.
+    """
+    from modeling_condenser.retrieval.dense import search_exact_arrays
+
+    retriever.check_inner_product()
+    run = search_exact_arrays(
+        retriever.encode_passages(collection.passages),
+        list(collection.passages["_id"]),
+        query_embeddings=retriever.encode_queries(list(collection.queries.values())),
+        query_ids=list(collection.queries),
+        depth=_DEPTH_IN_MEMORY,
+    )
+    return evaluate_run(collection.qrels, run, measures=measures)

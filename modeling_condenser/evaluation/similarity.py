@@ -3,21 +3,21 @@
 Graded pairs (STS-b) are measured by rank correlation, triplets (Wikipedia sections) by accuracy.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from modeling_condenser.collection.text_files import read_rows
-from modeling_condenser.retrieval.systems import System
 
 from .measures import Evaluation, make_evaluation
 from .significance import Comparison, Interval, bootstrap_interval, randomisation_test
-from .system_results import SystemResult
+
+if TYPE_CHECKING:
+    from modeling_condenser.encoding.retriever import Retriever
 
 _COLUMNS = {
     "graded_pairs": ["sentence1", "sentence2", "score"],
@@ -26,9 +26,7 @@ _COLUMNS = {
 _EIN_DOR_COLUMNS = {"Sentence1": "anchor", "Sentence2": "positive", "Sentence3": "negative"}
 
 
-def read_items(
-    path: str | Path, task: str, *, columns: Mapping[str, str] | None = None
-) -> pd.DataFrame:
+def read_items(path: str | Path, task: str) -> pd.DataFrame:
     """Read pairs of sentences with human scores, or triplets.
 
     Args:
@@ -36,44 +34,32 @@ def read_items(
             sentence1, sentence2 and score, or anchor, positive and negative. Or a file of the STS
             benchmark (Cer et al. 2017) or of Ein Dor et al. (2018), as published.
         task: "graded_pairs" or "triplets".
-        columns: our name of a column -> the file's, where they differ.
     """
-    names, table = _COLUMNS[task], pd.DataFrame(read_rows(Path(path)))
-    if not columns:
-        table = table.rename(columns=_EIN_DOR_COLUMNS)
-    theirs = {name: (columns or {}).get(name, name) for name in names}
-    if missing := [name for name in names if theirs[name] not in table.columns]:
-        raise ValueError(
-            f"{path} has no column {theirs[missing[0]]!r}, only"
-            f" {', '.join(table.columns) or 'no rows'}: give the names, as in columns:"
-            f" {{{names[0]}: NAME}}"
-        )
-    table = table[[*theirs.values()]].set_axis(names, axis=1)
+    names = _COLUMNS[task]
+    table = pd.DataFrame(read_rows(Path(path))).rename(columns=_EIN_DOR_COLUMNS)
+    if not table.columns.isin(names).sum() == len(names):
+        raise ValueError(f"{path} has columns {list(table.columns)}, expected {', '.join(names)}.")
+    table = table[names]
     if task == "graded_pairs":
         table = table.assign(score=pd.to_numeric(table["score"]).astype(float))
     if table.replace("", None).isna().any(axis=None):
-        raise ValueError(f"{path} has null or empty values: give {', '.join(names)} in every row")
+        raise ValueError(f"{path} has null or empty values: give {', '.join(names)} in every row.")
     return table
 
 
-def measure_similarity(system: System, items: pd.DataFrame, *, name: str) -> SystemResult:
-    """Measure an encoder on the pairs or triplets of `read_items`; `name` is for the report."""
+def measure_similarity(retriever: "Retriever", items: pd.DataFrame) -> Evaluation:
+    """Measure an encoder on the pairs or triplets of `read_items`, by its own similarity."""
     from sentence_transformers import SimilarityFunction  # imports torch
 
-    retriever = system.open()
     compare = SimilarityFunction.to_similarity_pairwise_fn(retriever.contract.similarity)
     first, *others = (
-        retriever.encode_passages(list(items[column])).astype(np.float64)  # (N, D)
-        for column in items.columns.drop("score", errors="ignore")
+        retriever.encode_passages(list(items[name])).astype(np.float64)  # (N, D)
+        for name in items.columns.drop("score", errors="ignore")
     )
-    similarities = [compare(first, other).numpy() for other in others]  # (N,) float64 each
-    evaluation: Evaluation
+    similarities = [compare(first, other).numpy() for other in others]  # (N,) each
     if "score" in items:
-        evaluation = evaluate_graded_pairs(similarities[0], items["score"].to_numpy())
-        task = "graded pairs"
-    else:
-        task, evaluation = "triplets", evaluate_triplets(*similarities)
-    return SystemResult(system.name, name, task, evaluation, settings=system.settings)
+        return evaluate_graded_pairs(similarities[0], items["score"].to_numpy())
+    return evaluate_triplets(*similarities)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,19 +86,20 @@ class GradedEvaluation(Evaluation):
         It swaps the systems' ranks of random pairs, because a dot product and a cosine have no
         common scale, and computes the difference of the correlations again.
         """
-        values = (self.similarities, other.similarities, self.scores)
-        own, others, graded = map(stats.rankdata, values)
+        samples = (self.similarities, other.similarities, self.scores)
+        ranks, other_ranks, score_ranks = map(stats.rankdata, samples)
 
         def swapped_difference(swapped: np.ndarray) -> np.ndarray:  # (B, N) -> (B,)
-            first, second = (np.where(swapped == side, own, others) for side in (0, 1))
-            return correlate(first, graded) - correlate(second, graded)
+            first = np.where(swapped == 0, ranks, other_ranks)
+            second = np.where(swapped == 0, other_ranks, ranks)
+            return correlate(first, score_ranks) - correlate(second, score_ranks)
 
         def difference(a: np.ndarray, b: np.ndarray, scores: np.ndarray, axis: int) -> np.ndarray:
             return _spearman(a, scores, axis) - _spearman(b, scores, axis)
 
         means = (self.means[measure], other.means[measure])
         p_value = randomisation_test(swapped_difference, n=self.n_items, seed=seed)
-        interval = bootstrap_interval(difference, *values, seed=seed)
+        interval = bootstrap_interval(difference, *samples, seed=seed)
         return Comparison(*means, means[0] - means[1], p_value, interval, p_adjusted=p_value)
 
 
@@ -121,8 +108,8 @@ def evaluate_graded_pairs(similarities: np.ndarray, scores: np.ndarray) -> Grade
     for name, values in (("similarities", similarities), ("scores", scores)):
         if np.ptp(values) == 0:
             raise ValueError(
-                f"all {name} are equal, so they have no correlation: check the file, and whether"
-                " the encoder gives every text the same vector"
+                f"All {name} are equal, so they have no correlation: check the file, and whether "
+                "the encoder gives every text the same vector."
             )
     means = {"Spearman": float(_spearman(similarities, scores))}
     return GradedEvaluation(means, per_query={}, similarities=similarities, scores=scores)
@@ -148,5 +135,6 @@ def evaluate_triplets(to_positive: np.ndarray, to_negative: np.ndarray) -> Evalu
     Equal similarities, (N,) both, count as wrong: an encoder with the same vector for every text
     scores 0.
     """
-    right = (to_positive > to_negative).tolist()
-    return make_evaluation({"triplet accuracy": {str(i): float(r) for i, r in enumerate(right)}})
+    is_right = (to_positive > to_negative).tolist()
+    values = {str(row): float(right) for row, right in enumerate(is_right)}
+    return make_evaluation({"triplet accuracy": values})

@@ -1,17 +1,18 @@
-"""Whether a changed model is better than its start, as one word with its figures."""
+"""Whether a changed model is better than its start, on dev queries."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.reduce import sample_collection
-from modeling_condenser.encoding.retriever import Retriever
 
+from .measures import measure_in_memory
 from .significance import ALPHA, Comparison, compare
-from .small import measure_small
+
+if TYPE_CHECKING:
+    from modeling_condenser.encoding.retriever import Retriever
 
 MEASURE = "nDCG@10"
-_QUERIES, _PASSAGES = 500, 2000  # that `judge` samples
 _FEW = 50  # queries
 
 Outcome = Literal["better", "no difference", "worse"]
@@ -43,33 +44,38 @@ class Verdict:
         return "no difference"
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures, for a file."""
+        """The figures, for a JSON file."""
         return {"outcome": self.outcome, **vars(self), "comparison": self.comparison._asdict()}
 
     def __str__(self) -> str:
-        own = self.comparison
-        low, high = own.interval or (float("nan"),) * 2
-        is_open = self.outcome == "no difference" and own.better + own.equal + own.worse < _FEW
-        hint = "; so few queries show only large differences" if is_open else ""
-        return (
-            f"{self.outcome}: {self.measure} {own.mean_system:.3f} against {own.mean_baseline:.3f} "
-            f"of the start, {own.difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f}, "
-            f"p = {own.p_value:.2g}) on {self.queries}{hint}"
+        c = self.comparison
+        text = (
+            f"{self.outcome}: {self.measure} {c.mean_system:.3f} against {c.mean_baseline:.3f} of "
+            f"the start, {c.difference:+.3f} ("
         )
+        if c.interval is not None:
+            text += f"95 % interval {c.interval[0]:+.3f} to {c.interval[1]:+.3f}, "
+        text += f"p = {c.p_value:.2g}) on {self.queries}"
+        if self.outcome == "no difference" and c.better + c.equal + c.worse < _FEW:
+            text += "; so few queries show only large differences"
+        return text
 
 
-def judge(start: Retriever, result: Retriever, dev: Collection, *, seed: int = 0) -> Verdict:
+def compare_with_start(
+    start: "Retriever", result: "Retriever", dev: Collection, *, seed: int = 0
+) -> Verdict:
     """Compare a retriever with its start on up to 500 dev queries, without a whole encoding.
 
     Both search the passages that are judged for these queries and random others, 2,000 in all.
     """
-    small = sample_collection(dev, n_queries=_QUERIES, n_passages=_PASSAGES, seed=seed)
-    before, after = (
-        measure_small(retriever, small, [MEASURE]).per_query[MEASURE]
-        for retriever in (start, result)
-    )
+    small = sample_collection(dev, n_queries=500, n_passages=2000, seed=seed)
+    before = measure_in_memory(start, small, [MEASURE]).per_query[MEASURE]
+    after = measure_in_memory(result, small, [MEASURE]).per_query[MEASURE]
     return Verdict(
         compare(after, before, seed=seed),
         measure=MEASURE,
         queries=f"{len(small.queries)} dev queries and {len(small.passages):,} passages",
     )
+
+
+judge = compare_with_start  # the earlier name, until its callers are renamed

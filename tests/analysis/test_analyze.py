@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 
 from hub_scripts.main import main
-from modeling_condenser.analysis.analyze import analyze, measure_models, write_analysis
+from modeling_condenser.analysis.analyze import analyze, make_table, write_analysis
 from modeling_condenser.analysis.readiness import measure_model, uniformity
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
@@ -17,59 +17,35 @@ from modeling_condenser.files.run_folder import claim_run_folder
 from modeling_condenser.publishing.export import export_encoder
 from tests.publishing.making import plain_vectors
 
-
-@pytest.fixture
-def run(measured, tmp_path):
-    """A run with a complete checkpoint, an incomplete one, a final model, and no readiness."""
-    folder = shutil.copytree(measured, tmp_path / "mine")
-    (folder / "checkpoint-2" / "checkpoint_manifest.json").unlink()
-    stages = json.loads((folder / "model" / "provenance.json").read_text())
-    plain = [{name: value for name, value in s.items() if name != "readiness"} for s in stages]
-    (folder / "model" / "provenance.json").write_text(json.dumps(plain))
-    (folder / "model" / "README.md").unlink()
-    return folder
+READ = "readiness/entropy"
 
 
 @pytest.mark.slow
-def test_a_run_is_measured_as_it_was_during_training_and_its_card_shows_it(
-    run, readiness, tmp_path, capsys, figures
+def test_a_run_is_measured_as_it_was_during_training(
+    measured, readiness, tmp_path, capsys, figures
 ):
     out = tmp_path / "what-happened"
     sizes = [f"--{name}={value}" for name, value in readiness.items() if name != "every"]
-    assert main(["analyze", str(run), str(out), *sizes, "--card", "true"]) == 0
+    assert main(["analyze", str(measured), str(out), *sizes]) == 0
     printed = capsys.readouterr().out
-    names = ["attention_entropy.png", "readiness.json", "readiness.md", "readiness.png"]
+    names = ["attention_entropy.png", "readiness.json", "readiness.md"]
     assert sorted(file.name for file in out.iterdir()) == names
     found = json.loads((out / "readiness.json").read_text())
-    labels = ["step 4", "end, step 5"]
-    assert [model["label"] for model in found["models"]] == labels
     assert found["measured_on"]["pairs_are"] == "query and judged passage"
-    entries = json.loads((run / "log.json").read_text())
-    log = {e["step"]: e for e in entries if "readiness/entropy" in e}
-    for model in found["models"]:
-        expected = {n: model[n] for n in log[model["step"]] if n in model}
-        assert len(expected) > 15 and expected.pop("readiness/seconds") > 0
-        assert expected == pytest.approx({n: log[model["step"]][n] for n in expected}, abs=1e-6)
-        row = f"| {model['label']} | {model['readiness/head_loss']:.4f}"
-        assert row in (out / "readiness.md").read_text()
-
-    costs = [f"{model['readiness/swap_cost']:.4f}" for model in found["models"]]
-    assert costs in [line.split()[-2:] for line in printed.splitlines() if "swap cost" in line]
-    assert "![" not in printed and "|" not in printed
-    costs = [model["readiness/zero_cost"] for model in found["models"]]
-    row = f"| zero cost | {costs[0]:.4f} | {costs[-1]:.4f} |"
-    assert row in (run / "model" / "README.md").read_text()
-    entropies, course = figures[:2]
-    assert [x.get_label() for x in entropies.axes[0].lines] == [*labels, "even attention"]
-    panels = {axes.get_title(): axes.lines for axes in course.axes}
-    assert [list(line.get_ydata()) for line in panels["zero cost"]] == [costs]
-
-
-@pytest.mark.slow
-def test_runs_of_the_same_folder_name_are_both_drawn(measured, tmp_path, figures):
-    runs = [str(shutil.copytree(measured, tmp_path / arm / "run")) for arm in "ab"]
-    analyze({"models": runs, "out": str(tmp_path / "out"), "texts": 2, "max_length": 8})
-    assert [line.get_label() for line in figures[1].axes[0].lines] == runs
+    log = {e["step"]: e for e in json.loads((measured / "log.json").read_text()) if READ in e}
+    steps = {"checkpoint-2": 2, "checkpoint-4": 4, "checkpoint-5": 5, "model": 5}
+    labels = [str(measured / folder) for folder in steps if (measured / folder).is_dir()]
+    assert list(found["models"]) == sorted(labels) and len(labels) > 2
+    for label, entry in found["models"].items():
+        expected = log[steps[Path(label).name]]
+        entry = {name: value for name, value in entry.items() if "seconds" not in name}
+        assert len(entry) >= 14
+        assert entry == pytest.approx({name: expected[name] for name in entry}, abs=1e-6)
+    costs = [f"{found['models'][label]['readiness/swap_cost']:.4f}" for label in sorted(labels)]
+    assert f"| swap cost | {' | '.join(costs)} |" in (out / "readiness.md").read_text()
+    assert f"{costs[0]}" in printed and "![" not in printed
+    lines = figures[0].axes[0].lines
+    assert [line.get_label() for line in lines] == [*sorted(labels), "even attention"]
 
 
 def test_the_vector_of_an_encoder_without_a_stated_pooling_is_cls(bert_folder, texts):
@@ -89,34 +65,38 @@ def test_a_checkpoint_and_its_export_have_the_same_figures(bert_run, collection,
     sizes = {"texts": 4, "max_length": 16, "queries": 99, "passages": 99}
     measuring = Measuring(collection=str(collection), split="train", **sizes)
     sample = Sample.choose(measuring, load_passages(collection))
-    entries = measure_models([(model, {"label": model.name}) for model in models], sample)
-    ours, theirs = (
-        {name: value for name, value in entry.items() if name in entries[1]} for entry in entries
+    ours, theirs = (measure_model(model, sample) for model in models)
+    del theirs["readiness/seconds"]
+    assert "readiness/zero_shot_MRR@10" in theirs
+    assert {name: ours[name] for name in theirs} == pytest.approx(theirs, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_few_labels_change_what_is_found(bert_folder, collection, tmp_path):
+    finetuning = {"max_steps": 4, "learning_rate": 1e-2, "per_device_train_batch_size": 4}
+    sizes = {"texts": 4, "max_length": 16, "queries": 99, "passages": 99}
+    few = {"collection": str(collection), "labels": 16, "finetuning": finetuning}
+    table = analyze(models=[str(bert_folder)], out=str(tmp_path / "out"), **sizes, **few)
+    [before, after] = (
+        table.loc[f"MRR@10 {when} fine-tuning"].item() for when in ("without", "after")
     )
-    varying = ("label", "readiness/seconds")
-    for entry in (ours, theirs):
-        assert len([entry.pop(name) for name in varying]) == 2
-    assert "readiness/zero_shot_MRR@10" in ours
-    assert ours == pytest.approx(theirs, abs=1e-6)
+    assert 0 < after != before > 0
 
 
-def test_tables_show_each_model_with_its_difference_from_the_first(tmp_path):
-    def entry(label, swap, *layers):
+def test_a_table_has_a_row_for_each_measure_and_a_column_for_each_model(tmp_path):
+    def entry(swap, *layers):
         names = {f"readiness/entropy_layer_{k}": value for k, value in enumerate(layers, start=1)}
-        return {"label": label, **swap, "readiness/entropy_even": 3.0, **names}
+        return {**swap, "readiness/entropy_even": 3.0, **names}
 
-    entries = [
-        entry("start", {"readiness/swap_cost": 0.0}, 1.0, 2.0),
-        entry("e|d", {"readiness/swap_cost": 0.25}, 1.5, 1.75),
-        entry("plain", {}, 0.5),
-    ]
+    entries = {"e|d": entry({"readiness/swap_cost": 0.25}, 1.5, 1.75), "plain": entry({}, 0.5)}
     sample = Sample(Measuring(), ["a b", "c d"], Dataset.from_dict({"query": ["a", "c"]}))
-    report = write_analysis(tmp_path / "out", entries, sample)
-    assert [line for line in report.splitlines() if "|" in line] == [
-        *("| model | swap cost |", "| --- | ---: |"),
-        *("| start | 0.0000 |", "| e\\|d | 0.2500 (+0.2500) |", "| plain |  |"),
-        *("| model | 1 | 2 |", "| --- | ---: | ---: |", "| start | 1.000 | 2.000 |"),
-        *("| e\\|d | 1.500 (+0.500) | 1.750 (-0.250) |", "| plain | 0.500 (-0.500) |  |"),
+    table = make_table(entries)
+    write_analysis(tmp_path / "out", entries, table, sample)
+    report = (tmp_path / "out" / "readiness.md").read_text()
+    assert [line for line in report.splitlines() if line.startswith("|")] == [
+        *("| measure | e\\|d | plain |", "| --- | ---: | ---: |", "| swap cost | 0.2500 |  |"),
+        "| CLS attention entropy, layer 1 | 1.5000 | 0.5000 |",
+        "| CLS attention entropy, layer 2 | 1.7500 |  |",
     ]
 
 
@@ -126,7 +106,7 @@ def test_an_adaptation_is_measured_as_the_retriever_that_it_wrote(exported, corp
     shutil.copytree(exported, run / "model")
     sizes = {"texts": 4, "corpus": str(corpus_file)}
     own, model = (
-        analyze({"models": [str(folder)], "out": str(tmp_path / "out"), **sizes})
+        analyze(models=[str(folder)], out=str(tmp_path / "out"), **sizes)
         for folder in (run, run / "model")
     )
     assert own.columns == [str(run)] and (own.to_numpy() == model.to_numpy()).all()
@@ -137,7 +117,6 @@ def test_an_adaptation_is_measured_as_the_retriever_that_it_wrote(exported, corp
     [
         ("no/such/model out --corpus CORPUS", "There is no folder 'no/such/model'"),
         ("ENCODER out", "There is no text to measure on"),
-        ("ENCODER out --corpus CORPUS --card true", "no model is a finished pre-training run"),
     ],
 )
 def test_bad_input_is_explained_and_nothing_is_written(

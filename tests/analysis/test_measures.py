@@ -16,7 +16,7 @@ from modeling_condenser.analysis.readiness import (
     measure_attention_entropy,
     uniformity,
 )
-from modeling_condenser.analysis.recipe import Measuring, MeasuringWhileTraining
+from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.collection.load import load_collection
 from tests.backbones.encoders import BACKBONES
@@ -98,12 +98,10 @@ def test_a_sample_depends_on_settings_and_texts_only(texts):
         assert f"{left} {right}" == text and abs(left.count(" ") - right.count(" ")) <= 1
 
 
-def test_texts_are_different_and_have_two_words_and_the_first_ones_of_a_stream_are_taken():
+def test_texts_are_different_and_have_two_words():
     rows = ["a b", "a b", "single", "", "c d", " a  b ", "e f"]
     documents = Dataset.from_dict({"text": rows})
     assert set(Sample.choose(Measuring(texts=6), documents).texts) == {"a b", "c d", "e f"}
-    stream = documents.to_iterable_dataset()
-    assert Sample.choose(Measuring(texts=2), stream).texts == ["a b", "c d"]
     with pytest.raises(ValueError, match="There are 1 different texts of 2 words"):
         Sample.choose(Measuring(texts=6), documents.select(range(3)))
 
@@ -147,7 +145,7 @@ def test_readiness_asks_the_dev_queries_where_there_are_any(collection, texts, t
 
 
 def test_wrong_settings_are_refused():
-    with pytest.raises(ValueError, match="every is 0, expected at least 1"):
-        MeasuringWhileTraining(every=0)
+    with pytest.raises(ValueError, match="texts is 1, expected at least 2"):
+        Measuring(texts=1)
     with pytest.raises(ValueError, match="labels is 5, but there is no collection"):
         Measuring(labels=5)

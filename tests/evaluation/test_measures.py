@@ -76,7 +76,7 @@ def test_which_queries_count(caplog):
     }
     assert evaluation.means["MRR@10"] == 0.5
     assert evaluation.unanswerable == ("none", "empty")
-    assert "2 of the 4 measured queries have no passages in the run" in caplog.text
+    assert "2 of 4 queries have no results" in caplog.text
 
 
 TEXTS = {
@@ -111,7 +111,7 @@ def test_answers_and_judgements_are_measured_on_the_same_queries(caplog):
     qrels = {"when": {"p4": 1}, "where": {"p1": 0}, "what": {"p1": 2}}
     with caplog.at_level(logging.WARNING):
         found = evaluate_run(qrels, RUN, measures=["Hit@2", "MRR@10"], **JUDGED)
-    assert "The run has 4 passages a query, fewer than MRR@10 needs." in caplog.text
+    assert "The run has 2 passages a query, too few for MRR@10." in caplog.text
     hits, reciprocal = {"when": 1.0, "what": 0.0}, {"when": 1.0, "what": 0.5}
     assert found.per_query == {"Hit@2": hits, "MRR@10": reciprocal}
     assert list(found.means) == ["Hit@2", "MRR@10"] and found.unanswerable == ("where",)
@@ -127,9 +127,9 @@ ONE, GRADED = {"q": {"a": 1.0}}, {"q": {"a": 1}}
         (GRADED, "R", "'R' is not a measure: .* with a cut-off"),
         (GRADED, "Hit(rel=2)@5", "is not a measure"),  # answers have no grades
         (GRADED, "P@0", "'P@0' is not a measure"),  # ends the process in trec_eval's code
-        (GRADED, "Hit@20", "Hit@20 cannot be measured: the collection has no answers"),
-        ({"q": {"a": 0}}, "MRR@10", "none of the 1 judged queries has anything relevant"),
-        ({"x": {"a": 1}}, "MRR@10", "none of the 1 queries of the run is judged"),
+        (GRADED, "Hit@20", "The collection has no answers"),
+        ({"q": {"a": 0}}, "MRR@10", "None of the judged queries has a relevant passage"),
+        ({"x": {"a": 1}}, "MRR@10", "None of the 1 queries of the run is judged"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(qrels, measure, message):
@@ -147,11 +147,9 @@ def test_queries_have_numbers_as_names_because_a_provider_needs_them(monkeypatch
     assert found == {"F1@3": {"what is": 0.0, "q/2": 0.25, "empty": 0.0}}
 
 
-def test_the_query_itself_is_not_counted_unless_it_is_judged_relevant(caplog):
+def test_the_query_itself_is_not_counted_unless_it_is_judged_relevant():
     """As in BEIR: "a" is its own passage; "b" is another text that has the id of its query."""
     qrels = {"a": {"a2": 1}, "b": {"b": 1}}
     run = {"a": {"a": 3.0, "a2": 2.0, "a3": 1.0}, "b": {"x": 2.0, "b": 1.0}}
-    caplog.set_level(logging.INFO)
     found = evaluate_run(qrels, run, measures=["MRR@10", "P@1"]).per_query
     assert found == {"MRR@10": {"a": 1.0, "b": 0.5}, "P@1": {"a": 1.0, "b": 0.0}}
-    assert "id of its query is not counted for 1 queries" in caplog.text
