@@ -41,7 +41,9 @@ def main() -> None:
         print_table(["", "ms a query", "times", "passages/s", "times"], rows)
         systems = [arguments.model, f"{int8},dtype=int8,name=int8"]
         for collection in arguments.collections:
-            report = evaluate(systems=systems, collection=collection, output_dir=arguments.output_dir)
+            report = evaluate(
+                systems=systems, collection=collection, output_dir=arguments.output_dir
+            )
             print(report)
 
 

@@ -111,7 +111,6 @@ def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub, mon
     assert "1. " in printed
 
 
-
 def anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)

@@ -74,8 +74,8 @@ def answer_type(question: str) -> AnswerType | None:
     phrase = rest[copula.end() :] if copula else rest.strip()
     if copula and copula[2] in ("a ", "an "):
         return "description"
-    if found := _type_of_noun(phrase):
-        return found
+    if noun_type := _type_of_noun(phrase):
+        return noun_type
     if not asked:
         return None
     return "description" if copula and not re.search(_SELECTED, phrase) else "entity"
@@ -84,14 +84,14 @@ def answer_type(question: str) -> AnswerType | None:
 def _type_of_noun(phrase: str) -> AnswerType | None:
     """The type of the last noun in the first run of known nouns before a verb or preposition."""
     bare = re.sub(_BEFORE_NOUN, "", re.sub(r"^(the|an?|your|my|its) ", "", phrase))
-    found: AnswerType | None = None
+    noun_type: AnswerType | None = None
     for word in re.split(_PHRASE_END, bare, maxsplit=1)[0].split():
         forms = (word, word.removesuffix("s"), word.removesuffix("es"), re.sub("ies$", "y", word))
         known = next((_TYPE_OF[form] for form in forms if form in _TYPE_OF), None)
-        if found and not known:
+        if noun_type and not known:
             break
-        found = known
-    return found
+        noun_type = known
+    return noun_type
 
 
 def group_queries(
@@ -108,8 +108,10 @@ def group_queries(
         "query length": pd.cut(lengths, [-1, *_MOST_WORDS.values()], labels=list(_MOST_WORDS)),
     }
     table = pd.DataFrame(columns, index=list(queries))
-    found = {}
+    groupings = {}
     for by in table:
         groups = table.groupby(by, observed=True).groups.items()
-        found[by] = {name: list(ids) for name, ids in groups if len(ids) >= at_least}
-    return {by: groups for by, groups in found.items() if groups}
+        large = {name: list(ids) for name, ids in groups if len(ids) >= at_least}
+        if large:
+            groupings[by] = large
+    return groupings

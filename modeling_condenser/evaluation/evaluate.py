@@ -9,14 +9,11 @@ import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from modeling_condenser.collection.collection import (
-    Collection,
-    fingerprint_passages,
-)
+from modeling_condenser.collection.collection import Collection, fingerprint_passages
 from modeling_condenser.collection.load import load_dev, load_reported
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.files.atomic import read_json, write_json
@@ -70,7 +67,7 @@ class EvaluationRecipe:
     task: Literal["retrieval", "graded_pairs", "triplets"] = "retrieval"
     split: str = "test"
     baseline: str | dict[str, Any] | None = None
-    measures: list[str] | None = field(default=None, metadata={"words": "many"})
+    measures: list[str] | None = None
     depth: int = 100
     cost: bool = False
     card: bool = False
@@ -103,19 +100,24 @@ def evaluate(**settings: Any) -> Report:
     recipe, search = parse_settings(settings, EvaluationRecipe, SearchSettings)
     n_baselines = 1 if recipe.baseline else 0
     systems = parse_systems(filter(None, [recipe.baseline, *recipe.systems]), search)
-    if recipe.card and not any(system.is_export for system in systems[n_baselines:]):
+    exports = [system for system in systems[n_baselines:] if system.is_export]
+    if recipe.card and (recipe.task != "retrieval" or not exports):
         raise ValueError(
-            "card is true, but no system is a local export with its own settings: name its folder."
+            "card is true, but only retrieval by a local export, named without settings, is shown "
+            "on its card."
         )
     out, collection = Path(recipe.output_dir), None
     if recipe.task == "retrieval":
         collection = load_reported(recipe.collection, split=recipe.split)
         name, split = collection.name, recipe.split
         folder = out / as_folder(name) / as_folder(split)
-        needs_dev = [s for s in systems if s.kind == "hybrid" and "fusion" not in s.settings]
-        dev = load_dev(recipe.collection, judged=split, reported=collection) if needs_dev else None
-        complete = {"recipe": recipe, "search": search, "dev": dev, "folder": folder}
-        results = [_evaluate_system(system, collection, **complete) for system in systems]
+        dev = None
+        if any(map(_needs_dev, systems)):
+            dev = load_dev(recipe.collection, judged=split, reported=collection)
+        results = [
+            _evaluate_system(system, collection, dev, recipe=recipe, search=search, folder=folder)
+            for system in systems
+        ]
     else:
         from .similarity import measure_similarity, read_items
 
@@ -141,23 +143,27 @@ def evaluate(**settings: Any) -> Report:
     if recipe.card and collection:
         from .results_on_cards import add_to_card
 
-        for place, system in enumerate(systems):
-            if system.is_export and place >= n_baselines:
-                named = {"settings": settings, "recipe": recipe, "search": search}
-                add_to_card(report, place, systems, collection, **named)
+        complete = {"settings": settings, "recipe": recipe, "search": search}
+        for system in exports:
+            add_to_card(report, system, systems, collection, **complete)
     return report
+
+
+def _needs_dev(system: System) -> bool:
+    """Whether dev queries choose the fusion of a system."""
+    return system.kind == "hybrid" and "fusion" not in system.settings
 
 
 def _evaluate_system(
     system: System,
     collection: Collection,
+    dev: Collection | None,
     *,
     recipe: EvaluationRecipe,
     search: SearchSettings,
-    dev: Collection | None,
     folder: Path,
 ) -> SystemResult:
-    """Search, unless the run of the same search is stored, and measure; `dev` chooses fusions."""
+    """Search, unless the run of the same search is stored, and measure."""
     run_file = folder / as_folder(system.name) / f"run-{recipe.depth}.trec"
     record_file = run_file.with_suffix(".json")
     identity = hash_data(
@@ -167,7 +173,7 @@ def _evaluate_system(
         sorted(find_own(collection.qrels)),
         recipe.depth,
         [getattr(search, name) for name in INDEX_SETTINGS] if system.has_vectors else None,
-        (dev.queries, dev.qrels) if dev and system.kind == "hybrid" else None,
+        (dev.queries, dev.qrels) if dev and _needs_dev(system) else None,
     )
     record = read_json(record_file, {})
     if record.get("identity") != identity:

@@ -86,33 +86,25 @@ class Report:
         return {result.system: result.evaluation.per_query for result in self.results}
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row for each system and measure: mean, bounds, and the difference with its p-value.
+        """A row for each system and measure: mean, bounds of its 95 % interval, and comparison.
 
-        `low` and `high` are the bounds of the 95 % interval of the mean; `difference` from the
-        baseline and `p`, after Holm's correction, are not numbers for the baseline itself.
+        `difference` from the baseline, `p` after Holm's correction, and `mark` (see `MARKS`) are
+        missing for the baseline itself.
         """
         rows = {}
         for system, means in self.means.items():
             for measure, mean in means.items():
-                bounds = self.content["results"][measure][system]["interval"] or (None, None)
-                row = {"mean": mean, "low": bounds[0], "high": bounds[1]}
-                if comparison := self.comparisons.get((system, measure)):
-                    row |= {"difference": comparison.difference, "p": comparison.p_adjusted}
+                low, high = self.content["results"][measure][system]["interval"] or (None, None)
+                row = {"mean": mean, "low": low, "high": high}
+                if c := self.comparisons.get((system, measure)):
+                    row |= {"difference": c.difference, "p": c.p_adjusted, "mark": c.mark}
                 rows[system, measure] = row
         return pd.DataFrame([*rows.values()], pd.MultiIndex.from_tuples(rows))
 
     def __str__(self) -> str:
-        table = self.to_pandas()
-        texts = table[["mean"]].map("{:.4f}".format)
-        notes = []
-        if self.comparisons:
-            compared = [self.comparisons.get(key) for key in table.index]
-            texts[f"from {self.content['baseline']}"] = [
-                f"{c.difference:+.4f} {c.mark}" if c else "" for c in compared
-            ]
-            texts["p"] = [p_in_words(c.p_adjusted) if c else "" for c in compared]
-            notes = ["", f"p is two-sided, by Holm's correction over this table. {MARKS}"]
-        return "\n".join([self.content["title"], "", texts.to_string(), *notes])
+        table = self.to_pandas().to_string(float_format="{:.4f}".format, na_rep="")
+        notes = f"\n\np is two-sided, by Holm's correction over this table. {MARKS}"
+        return f"{self.content['title']}\n\n{table}{notes if self.comparisons else ''}"
 
     def _repr_markdown_(self) -> str:  # what a notebook shows
         return self.file.read_text(encoding="utf-8")

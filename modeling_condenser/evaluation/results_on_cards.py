@@ -18,7 +18,7 @@ from .report import Report
 
 def add_to_card(
     report: Report,
-    place: int,
+    system: System,
     systems: Sequence[System],
     collection: Collection,
     *,
@@ -31,10 +31,10 @@ def add_to_card(
     Results of other collections, splits, depths or search settings are kept.
 
     Args:
-        place: of the export among the systems.
+        system: the export, one of the systems.
         settings: that the user stated; `recipe` and `search` are the same, complete.
     """
-    system, result = systems[place], report.results[place]
+    result = report.results[systems.index(system)]
     model, evaluation = Path(system.model), result.evaluation
     intervals, comparisons = {}, []
     for measure in evaluation.means:

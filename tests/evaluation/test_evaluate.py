@@ -48,7 +48,7 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
     assert report.means["theirs"] == {"MRR@10": 1 / 20, "R@20": 1 / 20}
     difference = report.means["plain"]["MRR@10"] - report.means["bm25"]["MRR@10"]
     assert report.comparisons["plain", "MRR@10"].difference == pytest.approx(difference)
-    assert re.search(r"\ntheirs +MRR@10 +0\.0500 +-0\.\d+ [▼○] +p ", str(report))
+    assert re.search(r"\ntheirs +MRR@10 +0\.0500 ", str(report))
     assert (folder.parent / "embeddings" / "retriever" / "embeddings" / "manifest.json").is_file()
     command = report.content["command"]
     assert command.startswith("condenser evaluate ") and f" {collection} --baseline bm25" in command
@@ -162,7 +162,7 @@ def test_the_first_numbers_of_vectors_are_searched_and_whole_vectors_encoded_onc
         ({"systems": ["bm25"], "depth": 0}, "depth is 0, expected at least 1"),
         ({"systems": ["bm25"], "measures": ["NCDG@10"]}, "'NCDG@10' is not a measure"),
         ({"systems": ["bm25"], "measures": []}, "measures is empty"),
-        ({"systems": ["bm25"], "card": True}, "no system is a local export"),
+        ({"systems": ["bm25"], "card": True}, "only retrieval by a local export"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_before_anything_is_written(
@@ -268,7 +268,7 @@ def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_
     baseline = "owner/small --baseline hybrid:OWNER/NAME,fusion=rrf"
     assert found.command.startswith(f"condenser evaluate OWNER/NAME {baseline}")
     # With another similarity than its contract's, it is another system.
-    with pytest.raises(ValueError, match="card is true, but no system is a local export"):
+    with pytest.raises(ValueError, match="card is true, but only retrieval by a local export"):
         evaluate(systems=f"{folder},similarity=cosine", **settings)
 
 
