@@ -26,10 +26,8 @@ from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.files.run_folder import MODEL_FOLDER
 from modeling_condenser.publishing.card import CARD_FILE, cite
 from modeling_condenser.publishing.provenance import Stage, read_provenance, write_provenance
-from modeling_condenser.publishing.training_log import draw_curves
 
 WEIGHTS_FILE = "model.safetensors"
-CURVES_FILE = "training_curves.png"
 MOST_ROWS = 25  # of the card's table of losses
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}  # BERT's own
 
@@ -92,8 +90,6 @@ def make_starter(runs: Sequence[Path], out: Path, *, corpus: Path, validation: P
         save_tokenizer(tokenizer, asdict(contract), partial)
         write_provenance(partial, stages)
         card.save(partial / CARD_FILE)
-        logs = {f"run {number}": stage.log for number, stage in enumerate(stages, start=1)}
-        (partial / CURVES_FILE).write_bytes(draw_curves(logs))
     return out
 
 
