@@ -1,4 +1,4 @@
-"""Training logs: the entries that provenance keeps, the names of measures, and pictures of both.
+"""Training logs: the entries that provenance keeps, and the names and pictures of measures.
 
 readiness/head_loss               head's loss on the fixed sample, nats a masked token
 readiness/zero_cost               rise of that loss when the late CLS vectors are zeroed
@@ -15,7 +15,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-READINESS_PICTURE = "readiness.png"
 ENTROPY_FILE = "attention_entropy.png"
 PREFIX = "readiness/"
 ENTROPY, EVEN_ENTROPY = f"{PREFIX}entropy", f"{PREFIX}entropy_even"
@@ -66,8 +65,6 @@ _KEPT = (
 
 Entry = Mapping[str, float]
 Log = Sequence[Entry]
-Lines = dict[str, list[tuple[float, float]]]
-"""Label -> points."""
 
 
 def thin_log(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
@@ -136,59 +133,25 @@ def titled_losses(log: Log) -> dict[str, str]:
     return parts or ({"loss": "loss"} if "loss" in named else {})
 
 
-def draw_curves(runs: Mapping[str, Log]) -> bytes:
-    """Draw a panel for each measure, with a line for each run that has it, as a PNG file.
-
-    `runs` maps labels to entries, as `thin_log` or `readiness_entries` returns them. The x-axis is
-    the tokens seen, or the steps where tokens were not counted.
-    """
-    entries = [entry for log in runs.values() for entry in log]
-    over, scale, x_label = "step", 1.0, "steps"
-    if all(TOKENS in entry for entry in entries):
-        over, scale, x_label = TOKENS, 1e6, "tokens seen (millions)"
-    panels: dict[str, Lines] = {}
-    for name, title in titled_measures(entries).items():
-        panels[title] = {}
-        for run, log in runs.items():
-            points = [(entry[over] / scale, entry[name]) for entry in log if name in entry]
-            panels[title] |= {run: points} if points else {}
-    return _draw(panels, x_label)
-
-
 def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
     """Draw CLS attention entropy over the layers, as in Figure 2 of Gao & Callan (2021).
 
     `panels` maps titles to labels to entries with readiness.
     """
-    drawn: dict[str, Lines] = {}
-    for title, entries in panels.items():
-        lines: Lines = {}
-        for label, entry in entries.items():
-            lines[label] = [(i, value) for i, value in enumerate(layer_entropies(entry), start=1)]
-        even = [entry[EVEN_ENTROPY] for entry in entries.values() if EVEN_ENTROPY in entry]
-        if even:  # the same for all, on one sample
-            n_layers = max(len(points) for points in lines.values())
-            lines["even attention"] = [(layer, even[0]) for layer in range(1, n_layers + 1)]
-        drawn[f"{title}\nCLS attention entropy (nats)".strip()] = lines
-    return _draw(drawn, "layer")
-
-
-def _draw(panels: Mapping[str, Lines], x_label: str) -> bytes:
-    """A PNG file with a panel for each title, and a line for each label."""
     from matplotlib.figure import Figure  # takes half a second, and cards need no pictures
     from matplotlib.text import Text
 
-    n_panels = max(len(panels), 1)  # a short run may have logged nothing
-    figure = Figure(figsize=(5.5, 3.0 * n_panels), layout="constrained")
-    axes = figure.subplots(n_panels, squeeze=False)[:, 0]
-    for panel, (title, lines) in zip(axes, panels.items(), strict=False):
-        for label, points in lines.items():
-            panel.plot(*zip(*points, strict=True), label=label, marker="o", markersize=3)
-        panel.set_title(title, fontsize=8)
-        panel.set_xlabel(x_label, fontsize=8)
-        panel.grid(alpha=0.3)
-        if len(lines) > 1:
-            panel.legend(fontsize=8, frameon=False)
+    figure = Figure(figsize=(5.5, 3.0 * len(panels)), layout="constrained")
+    axes = figure.subplots(len(panels), squeeze=False)[:, 0]
+    for panel, (title, entries) in zip(axes, panels.items(), strict=True):
+        for label, entry in entries.items():
+            values = layer_entropies(entry)
+            panel.plot(range(1, len(values) + 1), values, label=label, marker="o", markersize=3)
+        for even in {entry[EVEN_ENTROPY] for entry in entries.values() if EVEN_ENTROPY in entry}:
+            panel.axhline(even, color="grey", label="even attention")
+        panel.set_title(f"{title}\nCLS attention entropy (nats)".strip(), fontsize=8)
+        panel.set_xlabel("layer", fontsize=8)
+        panel.legend(fontsize=8, frameon=False)
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # dollar signs in a name enclose no formula
     stream = io.BytesIO()

@@ -2,8 +2,6 @@
 
 from itertools import pairwise
 
-from matplotlib.figure import Figure
-
 from modeling_condenser.publishing import training_log
 
 
@@ -12,32 +10,18 @@ def entry(step: int, **measures: float) -> dict[str, float]:
     return {"step": step, "num_input_tokens_seen": 1000 * step, "epoch": 0.5, **named}
 
 
-def drawn(figure: Figure) -> dict[str, dict[str, list]]:
-    """Title of a panel -> label -> points."""
-    return {
-        axes.get_title(): {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
-        for axes in figure.axes
-    }
-
-
-def test_readiness_and_entropies_are_drawn(figures):
-    log = [entry(0, swap_cost=0.0, zero_shot_R__5=0.5), entry(10, swap_cost=0.25, sample=7.0)]
-    assert training_log.draw_curves({"a": log}).startswith(b"\x89PNG\r\n")
+def test_entropies_are_drawn_over_the_layers(figures):
     start = entry(0, entropy_layer_1=2.0, entropy_layer_2=1.0)
-    training_log.draw_entropies(
-        {"b": {"start": start, "end": entry(9, entropy_layer_1=1.5, entropy_even=3.0)}}
-    )
-    readiness, entropies = figures
-    assert drawn(readiness) == {
-        "swap cost": {"a": [[0.0, 0.0], [0.01, 0.25]]},
-        "R@5 without fine-tuning": {"a": [[0.0, 0.5]]},
-    }
-    assert drawn(entropies) == {
-        "b\nCLS attention entropy (nats)": {
-            "start": [[1.0, 2.0], [2.0, 1.0]],
-            "end": [[1.0, 1.5]],
-            "even attention": [[1.0, 3.0], [2.0, 3.0]],
-        }
+    end = entry(9, entropy_layer_1=1.5, entropy_even=3.0)
+    picture = training_log.draw_entropies({"b": {"start": start, "end": end}})
+    assert picture.startswith(b"\x89PNG\r\n")
+    [panel] = figures[0].axes
+    assert panel.get_title() == "b\nCLS attention entropy (nats)"
+    lines = {line.get_label(): line.get_ydata() for line in panel.lines}
+    assert {label: list(values) for label, values in lines.items()} == {
+        "start": [2.0, 1.0],
+        "end": [1.5],
+        "even attention": [3.0, 3.0],
     }
 
 
