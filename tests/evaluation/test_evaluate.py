@@ -281,9 +281,9 @@ def test_a_model_is_changed_only_if_its_card_is_asked_for_and_a_push_publishes_t
     assert contents(folder) == before
     monkeypatch.setattr(push_module, "find_opening_error", lambda _: None)
     how = {"license": "mit", "dry_run": True}
-    assert "model-index" not in push_module.push(folder, "owner/name", **how).card
+    assert "model-index" not in push_module.push(folder=folder, name="owner/name", **how).card
     evaluate(card=True, **settings)
-    pushed = push_module.push(folder, "owner/name", **how)
+    pushed = push_module.push(folder=folder, name="owner/name", **how)
     figures = {f.metric_type: f.metric_value for f in ModelCard(pushed.card).data.eval_results}
     assert figures == {m: round(value, 4) for m, value in report.means["retriever"].items()}
     assert not any(name.startswith("evaluation/") for name in pushed.sizes)
