@@ -40,7 +40,7 @@ def test_an_installed_wheel_works_and_has_no_generic_names(tmp_path):
     assert names == {"bin", "modeling_condenser", "condenser_commands"}
 
     printed = run(site / "bin" / "condenser", "--help", cwd=tmp_path, path=site)
-    assert printed.startswith("usage: condenser VERB [RECIPE.yaml] [--field value ...]")
+    assert printed.startswith("usage: condenser VERB [RECIPE.yaml] [WORD ...] [--field value ...]")
     code = (
         "import modeling_condenser\nfrom modeling_condenser.files.settings import find_recipe\n"
         "from modeling_condenser import CondenserForPreTraining\n"

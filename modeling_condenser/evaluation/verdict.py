@@ -76,6 +76,3 @@ def compare_with_start(
         measure=MEASURE,
         queries=f"{len(small.queries)} dev queries and {len(small.passages):,} passages",
     )
-
-
-judge = compare_with_start  # the earlier name, until its callers are renamed

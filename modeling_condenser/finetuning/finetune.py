@@ -22,8 +22,8 @@ from modeling_condenser.collection.reduce import sample_collection
 from modeling_condenser.encoder_parts import freeze_pooler
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.small import measure_small
-from modeling_condenser.evaluation.verdict import MEASURE, judge
+from modeling_condenser.evaluation.measures import measure_in_memory
+from modeling_condenser.evaluation.verdict import MEASURE, compare_with_start
 from modeling_condenser.files.contract import Pooling
 from modeling_condenser.files.models import find_model_folder, is_checkpoint
 from modeling_condenser.publishing.card import write_card
@@ -129,7 +129,7 @@ def _add_verdict(encoder: str, folder: Path, dev: Collection) -> None:
     if "verdict" in stage.run:
         return
     result = Retriever(folder)
-    verdict = judge(open_trainable(encoder, **asdict(result.contract)), result, dev)
+    verdict = compare_with_start(open_trainable(encoder, **asdict(result.contract)), result, dev)
     note = "; these queries chose the step, too, so a gain is overstated"
     run = {**stage.run, "verdict": str(replace(verdict, queries=verdict.queries + note))}
     write_provenance(folder, [*stages, replace(stage, run=run)])
@@ -175,7 +175,7 @@ class DevRanking(BaseEvaluator):
         self.dev = sample_collection(dev, n_queries=200, n_passages=1000, seed=seed)
 
     def __call__(self, *_: Any, **__: Any) -> dict[str, float]:
-        return {_METRIC: measure_small(self.retriever, self.dev, [MEASURE]).means[MEASURE]}
+        return {_METRIC: measure_in_memory(self.retriever, self.dev, [MEASURE]).means[MEASURE]}
 
 
 class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):

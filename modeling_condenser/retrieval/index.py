@@ -28,7 +28,6 @@ from modeling_condenser.collection.passages import (
     check_passages,
     iterate_rows,
 )
-from modeling_condenser.collection.sentences import sentence_starts
 from modeling_condenser.collection.text_files import read_json as read_json_rows
 from modeling_condenser.files.atomic import atomic_file, atomic_folder, read_json, write_json
 from modeling_condenser.files.progress import show_bars
@@ -283,6 +282,8 @@ def _show(row: Mapping[str, str], score: float, words: Sequence[str]) -> Passage
 
     def count_common(sentence: str) -> int:
         return len(set(common) & set(split_words(sentence)))
+
+    from modeling_condenser.collection.sentences import sentence_starts  # nltk takes a second
 
     starts = [*sentence_starts(text), len(text)]
     sentences = [text[start:end].strip() for start, end in pairwise(starts)]

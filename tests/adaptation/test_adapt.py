@@ -27,7 +27,7 @@ from modeling_condenser.encoding import encode
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.verdict import judge
+from modeling_condenser.evaluation.verdict import compare_with_start
 from modeling_condenser.retrieval.index import Index
 from tests.encoding.making import save_modules
 from tests.publishing.making import write_collection
@@ -103,7 +103,7 @@ def test_the_adapted_model_is_the_start_and_a_map(published, adapted):
 def test_the_figures_of_the_verdict_are_those_of_the_written_model(published, judged, tmp_path):
     done = adapt(**settings(published, judged, tmp_path / "out", keep_adapted=True))
     loaded = load_collection(judged, split="dev")
-    again = judge(Retriever(published), Retriever(done.model), loaded).comparison
+    again = compare_with_start(Retriever(published), Retriever(done.model), loaded).comparison
     assert "judged dev queries" in str(done.verdict)
     own = done.verdict.comparison
     assert own.mean_system == pytest.approx(again.mean_system, abs=1e-6)

@@ -31,7 +31,7 @@ def readiness_of(run):
 @pytest.mark.slow
 def test_training_is_bit_equal_to_a_run_that_was_not_measured(measured, settings, tmp_path):
     plain = tmp_path / "run"
-    pretrain({**settings, "output_dir": str(plain)})
+    pretrain(**{**settings, "output_dir": str(plain)})
     check_equal(measured, plain)
 
 
@@ -58,7 +58,7 @@ def test_log_checkpoint_card_and_record_hold_readiness_as_the_export_has_it(
     assert kept == [0, 2, 4]
     first, *_, last = (e["readiness/zero_cost"] for e in entries)
     card = (measured / "model" / "README.md").read_text()
-    assert f"| zero cost | {first:.4f} | {last:.4f} | {last - first:+.4f} |" in card
+    assert f"| zero cost | {first:.4f} | {last:.4f} |" in card
     facts = json.loads((measured / "run.json").read_text())["readiness"]
     assert facts["texts"] == 6 and facts["collection"]["queries"] == 20
 
@@ -85,9 +85,9 @@ def test_a_killed_run_continues_with_its_whole_log(
     given = {**settings, "readiness": readiness, "output_dir": str(run)}
     monkeypatch.setattr(CondenserTrainer, "training_step", killed)
     with pytest.raises(KeyboardInterrupt):
-        pretrain(given, callbacks=readiness_callbacks(given))
+        pretrain(**given, callbacks=readiness_callbacks(given))
     monkeypatch.undo()
-    pretrain(given, callbacks=readiness_callbacks(given))
+    pretrain(**given, callbacks=readiness_callbacks(given))
     ours, theirs = pd.DataFrame(readiness_of(run)), pd.DataFrame(readiness_of(measured))
     times = [name for name in ours if "second" in name]
     assert ours.drop(columns=times).equals(theirs.drop(columns=times)) and len(ours) == 4
@@ -150,5 +150,5 @@ def test_trackers_get_the_last_measures_before_they_close_also_if_a_training_end
         CondenserTrainer, "__init__", lambda *a, **k: init(*a, **k, callbacks=[StopsAtThree()])
     )
     run = {"save_strategy": "no", "readiness": readiness, "output_dir": str(tmp_path / "run")}
-    pretrain({**settings, **run}, callbacks=readiness_callbacks({**settings, **run}))
+    pretrain(**{**settings, **run}, callbacks=readiness_callbacks({**settings, **run}))
     assert events == [0, 2, 3, "end"]

@@ -16,7 +16,7 @@ from transformers import AutoModel
 
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.verdict import judge
+from modeling_condenser.evaluation.verdict import compare_with_start
 from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.files.run_folder import read_run
 from modeling_condenser.finetuning.finetune import (
@@ -273,7 +273,7 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
     assert dev is not None
     assert not dev.queries.keys() & load_collection(with_dev, split="train").queries.keys()
     start = Retriever(encoder, similarity="dot")
-    expected = str(judge(start, Retriever(whole), dev))
+    expected = str(compare_with_start(start, Retriever(whole), dev))
     verdict = read_provenance(whole)[-1].run["verdict"]
     assert verdict.partition(";")[0] == expected.partition(";")[0]
     outcome = verdict.partition(":")[0]
