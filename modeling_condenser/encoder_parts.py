@@ -198,11 +198,11 @@ def freeze_pooler(encoder: nn.Module) -> None:
             nn.init.eye_(part.weight)
 
 
-def write_modules(folder: Path, dimension: int, *, pooling: str, encoding: dict[str, Any]) -> None:
+def write_modules(folder: Path, dimension: int, contract: Mapping[str, Any]) -> None:
     """Write the files from which sentence-transformers 6 builds the modules around an encoder.
 
-    Without them it would pool by the mean. `encoding` is that of `CondenserConfig`, or the fields
-    of a contract.
+    Without them it would pool by the mean. `contract` has the fields of the package's
+    `EncodingContract`; a pre-training checkpoint has only pooling and similarity.
     """
     base = "sentence_transformers.base.modules"
     modules = {
@@ -210,24 +210,30 @@ def write_modules(folder: Path, dimension: int, *, pooling: str, encoding: dict[
         "1_Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
     }
     files: dict[str, Any] = {
-        "1_Pooling/config.json": {"embedding_dimension": dimension, "pooling_mode": pooling},
+        "1_Pooling/config.json": {
+            "embedding_dimension": dimension,
+            "pooling_mode": contract["pooling"],
+        },
         "config_sentence_transformers.json": {
             "model_type": "SentenceTransformer",
-            "prompts": encoding.get("prompts", {}),
-            "default_prompt_name": encoding.get("default_prompt_name"),
-            "similarity_fn_name": encoding.get("similarity", "dot"),
-            "title_separator": encoding.get("title_separator", " "),  # which the library ignores
+            "prompts": {
+                "query": contract.get("query_prompt", ""),
+                "document": contract.get("passage_prompt", ""),
+            },
+            "default_prompt_name": None,
+            "similarity_fn_name": contract["similarity"],
+            "title_separator": contract.get("title_separator", " "),  # which the library ignores
         },
     }
-    if encoding.get("normalize"):
+    if contract["similarity"] == "cosine":
         modules["2_Normalize"] = f"{base}.normalize.Normalize"
         files["2_Normalize/config.json"] = {}  # the Hub has no empty folders
-    if "query_max_length" in encoding:
-        longest = {kind: encoding[f"{kind}_max_length"] for kind in ("query", "passage")}
+    if "query_max_length" in contract:
+        query, passage = contract["query_max_length"], contract["passage_max_length"]
         files["sentence_bert_config.json"] = {
-            "max_seq_length": max(longest.values()),
-            "query_length": longest["query"],
-            "document_length": longest["passage"],
+            "max_seq_length": max(query, passage),
+            "query_length": query,
+            "document_length": passage,
         }
     files["modules.json"] = [
         {"idx": place, "name": str(place), "path": path, "type": kind}
@@ -261,24 +267,15 @@ def write_encoder(
     encoder: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     contract: Mapping[str, Any],
-    *,
-    encoding: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a plain encoder: weights, tokenizer, and modules, which state its contract.
 
-    `contract` has the fields of the package's `EncodingContract`. `encoding` is that of
-    `CondenserConfig`, if the contract follows from it. The tokenizer is changed (`save_tokenizer`).
+    `contract` has all fields of the package's `EncodingContract`. The tokenizer is changed
+    (`save_tokenizer`).
     """
     encoder.save_pretrained(folder)
     save_tokenizer(tokenizer, contract, folder)
-    how = {
-        "normalize": contract["similarity"] == "cosine",
-        "prompts": {"query": contract["query_prompt"], "document": contract["passage_prompt"]},
-        **(encoding or {}),
-        **contract,
-    }
-    size = encoder.config.hidden_size
-    write_modules(folder, size, pooling=contract["pooling"], encoding=how)
+    write_modules(folder, encoder.config.hidden_size, contract)
 
 
 def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:

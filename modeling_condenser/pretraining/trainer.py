@@ -18,6 +18,7 @@ from modeling_condenser.training.trainer import START, ResumableTrainer
 
 from .arguments import CONTRASTIVE, HEAD_SETTINGS, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches
+from .data import KeyedBlocks
 from .examples import (
     as_rows,
     fingerprint_examples,
@@ -105,8 +106,9 @@ class CondenserTrainer(ResumableTrainer):
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
         self._batch: dict[str, Any] = {}  # the first of this step
         self._last_entry: _Moment | None = None
-        data = (self.train_dataset, self.batches)
-        self.epoch_dependent = [drawn for drawn in data if hasattr(drawn, "set_epoch")]
+        for data in (self.train_dataset, self.batches):
+            if isinstance(data, KeyedBlocks | TokenBudgetBatches):
+                self.epoch_dependent = [*self.epoch_dependent, data]
 
     def _prepare_evaluation(self, data: Any) -> Any:
         """Make examples of evaluation data, or of a mapping of several, if they are text."""
@@ -129,7 +131,7 @@ class CondenserTrainer(ResumableTrainer):
         return super().get_test_dataloader(self._prepare_evaluation(test_dataset))
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        self._last_entry = None
+        self._last_entry, self._losses = None, {}
         return super().train(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:

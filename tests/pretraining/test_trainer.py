@@ -283,6 +283,20 @@ def test_a_script_that_starts_from_a_checkpoint_keeps_its_tokenizer_and_stages(
     assert len(read_provenance(second.write_model())) == 2
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_stream_of_tokens_gives_the_losses_of_its_batches(make_trainer, tokenizer, texts, packed):
+    tokens = tokenizer(texts[:16], verbose=False)["input_ids"]
+    rows = [{"input_ids": ids, "mask_key": key} for key, ids in enumerate(tokens)]
+    stream = Dataset.from_list(rows).to_iterable_dataset().with_format("torch")
+    trainer = make_trainer(
+        stream, head={"config_changes": NO_DROPOUT}, packed=packed, max_steps=2, learning_rate=0.0
+    )
+    losses = [entry["loss"] for entry in steps_of(trainer)]
+    batches = [trainer.data_collator(rows[first : first + 8]) for first in (0, 8)]
+    expected = [trainer.model(**batch).loss.item() for batch in batches]
+    assert losses == pytest.approx(expected, rel=1e-5)
+
+
 def test_accumulated_budget_batches_take_the_step_of_their_union(make_trainer):
     """The union is trained on as one padded batch, by the model alone."""
     settings = {"bow_weight": 0.7, "tokens_per_batch": 150, "gradient_accumulation_steps": 3}
