@@ -100,7 +100,7 @@ class CondenserTrainer(ResumableTrainer):
             processing_class=tokenizer,
             **kwargs,
         )
-        self.eval_dataset = self._prepare_evaluation(self.eval_dataset)
+        self.eval_dataset = self.prepare_evaluation(self.eval_dataset)
         self.is_packing = is_packing(model)
         self._losses: dict[str, torch.Tensor] = {}
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
@@ -110,10 +110,10 @@ class CondenserTrainer(ResumableTrainer):
             if isinstance(data, KeyedBlocks | TokenBudgetBatches):
                 self.epoch_dependent = [*self.epoch_dependent, data]
 
-    def _prepare_evaluation(self, data: Any) -> Any:
+    def prepare_evaluation(self, data: Any) -> Any:
         """Make examples of evaluation data, or of a mapping of several, if they are text."""
         if isinstance(data, Mapping):
-            return {name: self._prepare_evaluation(part) for name, part in data.items()}
+            return {name: self.prepare_evaluation(part) for name, part in data.items()}
         rows = as_rows(data, name="eval_dataset")
         if rows is None:
             return data
@@ -123,12 +123,12 @@ class CondenserTrainer(ResumableTrainer):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """The Trainer's loader of `eval_dataset`, which may be text."""
         if not isinstance(eval_dataset, str):  # the name of one of several
-            eval_dataset = self._prepare_evaluation(eval_dataset)
+            eval_dataset = self.prepare_evaluation(eval_dataset)
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """The Trainer's loader of `test_dataset`, which may be text."""
-        return super().get_test_dataloader(self._prepare_evaluation(test_dataset))
+        return super().get_test_dataloader(self.prepare_evaluation(test_dataset))
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         self._last_entry, self._losses = None, {}

@@ -176,6 +176,8 @@ def test_an_evaluation_contrasts_whole_batches_and_leaves_the_training_log_as_it
     found = trainer.evaluate(texts[:40])["eval_loss"]
     assert len(losses) == 2 and found == pytest.approx(np.mean(losses), rel=1e-5)
     assert trainer._losses == {}
+    with pytest.raises(ValueError, match="eval_dataset has . pairs, but a batch .* has 16"):
+        trainer.evaluate(texts[:5])
 
 
 @pytest.mark.parametrize(

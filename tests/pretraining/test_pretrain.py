@@ -170,14 +170,11 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
         ({"output_dir": "FOLDER"}, "is not empty and holds no run"),
         ({"tokenizer": "FOLDER/larger"}, "resize_token_embeddings"),
         ({"max_length": 100}, "positions for 64 tokens"),
-        ({"mlm_probability": 1.5}, "mlm_probability is 1.5"),
         ({"packed": True, "attn_implementation": "eager"}, "leave one of the two out"),
-        ({"bow_weight_end": 0.1}, "bow_weight is 0: set bow_weight, too"),
         ({"objective": "ict", "removal_probability": 1.5}, "removal_probability is 1.5"),
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),
         ({"encoder": "startr"}, "There is no folder 'startr', and it cannot be fetched"),
-        ({"objective": "ict", "query_length": 2}, "query_length is 2, which leaves no room"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(

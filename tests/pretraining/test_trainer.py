@@ -171,7 +171,6 @@ def test_text_is_accepted_in_every_form(make_trainer, texts):
     ("data", "message"),
     [
         ("my-documents.jsonl", "is a str, expected a list of strings"),
-        ([1, 2], "is a list, expected a list of strings"),
         (
             DatasetDict(train=Dataset.from_dict({"text": ["a"]})),
             r"such as train_dataset\['train'\]",
