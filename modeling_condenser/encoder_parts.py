@@ -202,7 +202,7 @@ def write_modules(folder: Path, dimension: int, contract: Mapping[str, Any]) -> 
     """Write the files from which sentence-transformers 6 builds the modules around an encoder.
 
     Without them it would pool by the mean. `contract` has the fields of the package's
-    `EncodingContract`; a pre-training checkpoint has only pooling and similarity.
+    `EncodingContract`; only pooling and similarity must be there.
     """
     base = "sentence_transformers.base.modules"
     modules = {
@@ -246,19 +246,15 @@ def write_modules(folder: Path, dimension: int, contract: Mapping[str, Any]) -> 
 
 
 def contract_of(config: Any, *, longest: int) -> dict[str, Any]:
-    """The encoding contract of a checkpoint: pooling and similarity of its config, and defaults.
+    """The encoding contract of a checkpoint, for texts of up to `longest` tokens.
 
-    The fields are those of the package's `EncodingContract`; `longest` is the default length.
+    The fields are those of the package's `EncodingContract` without a default, and its config's.
     """
     return {
         "query_max_length": longest,
         "passage_max_length": longest,
         "pooling": config.pooling,
         "similarity": config.similarity,
-        "title_separator": " ",
-        "query_prompt": "",
-        "passage_prompt": "",
-        "token_type_ids": False,
     }
 
 
@@ -270,8 +266,8 @@ def write_encoder(
 ) -> None:
     """Write a plain encoder: weights, tokenizer, and modules, which state its contract.
 
-    `contract` has all fields of the package's `EncodingContract`. The tokenizer is changed
-    (`save_tokenizer`).
+    `contract` has the fields of `contract_of`, and perhaps further ones of `EncodingContract`. The
+    tokenizer is changed (`save_tokenizer`).
     """
     encoder.save_pretrained(folder)
     save_tokenizer(tokenizer, contract, folder)
@@ -295,7 +291,7 @@ def save_tokenizer(
     """Save a tokenizer with the lengths and inputs of a contract."""
     longest = max(contract["query_max_length"], contract["passage_max_length"])
     tokenizer.model_max_length = longest
-    segments = ["token_type_ids"] if contract["token_type_ids"] else []
+    segments = ["token_type_ids"] if contract.get("token_type_ids") else []
     tokenizer.model_input_names = ["input_ids", *segments, "attention_mask"]
     # The attribute alone is not saved.
     tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names

@@ -83,9 +83,10 @@ class CondenserTrainingArguments(TrainingArguments):
         super().__post_init__()
         if self.objective in CONTRASTIVE:
             self.dataloader_drop_last = True  # a smaller batch would be another loss
-        if self.accelerator_config.dispatch_batches is None:
-            # Else accelerate would split the batches of a stream by rows, which packed ones lack.
-            self.accelerator_config.dispatch_batches = False
+        loading: Any = self.accelerator_config
+        if loading.dispatch_batches is None:
+            # Else accelerate would cut the batches of a stream by rows, which ruins packed ones.
+            loading.dispatch_batches = False
         for name, hint in CondenserTrainingArguments.__annotations__.items():
             setattr(self, name, check_value(name, getattr(self, name), hint))
         for objectives, names in _ONLY_FOR.items():

@@ -268,13 +268,13 @@ def test_plain_mlm_from_a_checkpoint_leaves_out_its_second_masking(tmp_path, ber
     assert entry["loss"] == pytest.approx(entry["late_loss"])
 
 
-@pytest.mark.parametrize("how", ["from_encoder", "from_pretrained"])
+@pytest.mark.parametrize("opened", ["from_encoder", "from_pretrained"])
 def test_a_script_that_starts_from_a_checkpoint_keeps_its_tokenizer_and_stages(
-    how, make_trainer, tmp_path, texts
+    opened, make_trainer, tmp_path, texts
 ):
     first = make_trainer(max_steps=1)
     first.train()
-    model = getattr(CondenserForPreTraining, how)(str(first.write_model()))
+    model = getattr(CondenserForPreTraining, opened)(str(first.write_model()))
     settings = arguments(tmp_path / "second", max_steps=1)
     second = CondenserTrainer(model, settings, train_dataset=texts[50:90])
     second.train()

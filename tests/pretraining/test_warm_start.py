@@ -47,13 +47,13 @@ def test_a_decoder_is_refused(settings, tmp_path):
 
 def test_the_pooling_is_that_of_a_checkpoint_or_cls_unless_it_is_named(bert_folder, tmp_path):
     CondenserForPreTraining.from_encoder(bert_folder, pooling="mean").save_pretrained(tmp_path)
-    for encoder, named, expected in (
+    for encoder, pooling, expected in (
         (bert_folder, None, "cls"),
         (bert_folder, "mean", "mean"),
         (tmp_path, None, "mean"),
     ):
         for objective in ("condenser", "ict"):
-            recipe = PretrainingRecipe(str(encoder), "", objective, pooling=named)
+            recipe = PretrainingRecipe(str(encoder), "", objective, pooling=pooling)
             assert open_model(recipe).config.pooling == expected
     assert CondenserForMaskedLM.from_encoder(tmp_path, pooling="cls").config.pooling == "cls"
     with pytest.raises(ValueError, match="pooling: cls, but the checkpoint .* has mean"):
