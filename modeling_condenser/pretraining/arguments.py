@@ -154,7 +154,9 @@ class PretrainingRecipe:
 
 def check_objective(settings: Any, objectives: tuple[str, ...], names: tuple[str, ...]) -> None:
     """Raise a ValueError if one of these settings is set, but the objective does not have it."""
-    for name in names if settings.objective not in objectives else ():
+    if settings.objective in objectives:
+        return
+    for name in names:
         if getattr(settings, name) != getattr(type(settings), name):
             raise ValueError(
                 f"{name} is only for objective {', '.join(objectives)}, but the objective is "

@@ -206,11 +206,12 @@ class CondenserTrainer(ResumableTrainer):
         loss, outputs = super().compute_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
-        is_shared = self.args.average_tokens_across_devices  # else each has a mean of its own
-        share = 1 if is_shared else 1 / self.accelerator.num_processes
-        for name in self.logged_losses if model.training else ():
-            if (value := outputs.get(name)) is not None:
-                self.add_measure(name, share * value)
+        if model.training:
+            is_shared = self.args.average_tokens_across_devices  # else each has a mean of its own
+            share = 1 if is_shared else 1 / self.accelerator.num_processes
+            for name in self.logged_losses:
+                if (value := outputs.get(name)) is not None:
+                    self.add_measure(name, share * value)
         return (loss, outputs) if return_outputs else loss
 
     def _bow_weight_at(self, step: int) -> float:
