@@ -180,6 +180,7 @@ def test_the_encoders_of_these_tests_are_those_that_are_accepted_and_those_of_th
     ("config", "message"),
     [
         (transformers.FNetConfig(), "'fnet': it is not supported; supported: albert, bert, "),
+        (transformers.GPT2Config(), "'gpt2': it is a decoder"),
         (transformers.BertConfig(is_decoder=True), "set is_decoder=False"),
         (BACKBONES["DeBERTa-v3"].config(legacy=False), "legacy=True"),
     ],

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
+from modeling_condenser.encoder_parts import find_tokenizer
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.pretraining import pretrain as pretrain_module
@@ -72,10 +73,12 @@ def test_a_pinned_revision_is_the_start(settings, loopback_hub, bert_folder, rob
     loopback_hub.put(roberta_folder, "owner/encoder")
     changes = {"encoder": f"owner/encoder@{first}", "max_steps": 1, "learning_rate": 0.0}
     model = CondenserForPreTraining.from_pretrained(pretrain(**{**settings, **changes}))
-    found, expected = model.condenser.encoder, AutoModel.from_pretrained(bert_folder)
-    assert torch.equal(
-        found.embeddings.word_embeddings.weight, expected.get_input_embeddings().weight
-    )
+    opened = CondenserForPreTraining.from_encoder("owner/encoder", revision=first)
+    vocabulary = AutoTokenizer.from_pretrained(bert_folder).get_vocab()
+    assert find_tokenizer(opened).get_vocab() == vocabulary
+    expected = AutoModel.from_pretrained(bert_folder).get_input_embeddings().weight
+    for start in (model, opened):
+        assert torch.equal(start.get_input_embeddings().weight, expected)
 
 
 @pytest.mark.parametrize("is_finished", [False, True])

@@ -93,6 +93,14 @@ def test_the_log_holds_means_over_the_steps_since_the_last_entry_and_probing_cha
         assert torch.equal(a, b)
 
 
+def test_a_second_training_logs_only_its_own_steps(make_trainer):
+    """The last step of the first one is in no log entry."""
+    settings: dict[str, Any] = {"max_steps": 3, "logging_steps": 2, "learning_rate": 0.0}
+    trainer = make_trainer(head={"config_changes": NO_DROPOUT}, **settings)
+    first, second = (steps_of(trainer)[0]["head_loss"] for _ in range(2))
+    assert second == pytest.approx(first, rel=1e-5)
+
+
 def naive_probe(model, texts):
     """One text at a time: with its own vector, with zeros, and with that of the text before it."""
     lates = [model.encode(t["input_ids"], t["attention_mask"])[0] for t in texts]
