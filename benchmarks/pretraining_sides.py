@@ -73,7 +73,7 @@ class Side:
         elif self.kind == "plain":
             self.collate, self.model = _PlainCollator(tokenizer, length), _open_bert(arguments)
         else:
-            packing.use_packing(self.model, narrow=True)
+            packing.use_packing(self.model)
             cpu_kernels.use_fast_dropout(self.model)
         self.model.to(device_of(arguments)).train()
 

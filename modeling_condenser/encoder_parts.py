@@ -198,11 +198,11 @@ def freeze_pooler(encoder: nn.Module) -> None:
             nn.init.eye_(part.weight)
 
 
-def write_modules(folder: Path, dimension: int, *, pooling: str, encoding: dict[str, Any]) -> None:
+def write_modules(folder: Path, dimension: int, contract: Mapping[str, Any]) -> None:
     """Write the files from which sentence-transformers 6 builds the modules around an encoder.
 
-    Without them it would pool by the mean. `encoding` is that of `CondenserConfig`, or the fields
-    of a contract.
+    Without them it would pool by the mean. `contract` has the fields of the package's
+    `EncodingContract`; only pooling and similarity must be there.
     """
     base = "sentence_transformers.base.modules"
     modules = {
@@ -210,24 +210,30 @@ def write_modules(folder: Path, dimension: int, *, pooling: str, encoding: dict[
         "1_Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
     }
     files: dict[str, Any] = {
-        "1_Pooling/config.json": {"embedding_dimension": dimension, "pooling_mode": pooling},
+        "1_Pooling/config.json": {
+            "embedding_dimension": dimension,
+            "pooling_mode": contract["pooling"],
+        },
         "config_sentence_transformers.json": {
             "model_type": "SentenceTransformer",
-            "prompts": encoding.get("prompts", {}),
-            "default_prompt_name": encoding.get("default_prompt_name"),
-            "similarity_fn_name": encoding.get("similarity", "dot"),
-            "title_separator": encoding.get("title_separator", " "),  # which the library ignores
+            "prompts": {
+                "query": contract.get("query_prompt", ""),
+                "document": contract.get("passage_prompt", ""),
+            },
+            "default_prompt_name": None,
+            "similarity_fn_name": contract["similarity"],
+            "title_separator": contract.get("title_separator", " "),  # which the library ignores
         },
     }
-    if encoding.get("normalize"):
+    if contract["similarity"] == "cosine":
         modules["2_Normalize"] = f"{base}.normalize.Normalize"
         files["2_Normalize/config.json"] = {}  # the Hub has no empty folders
-    if "query_max_length" in encoding:
-        longest = {kind: encoding[f"{kind}_max_length"] for kind in ("query", "passage")}
+    if "query_max_length" in contract:
+        query, passage = contract["query_max_length"], contract["passage_max_length"]
         files["sentence_bert_config.json"] = {
-            "max_seq_length": max(longest.values()),
-            "query_length": longest["query"],
-            "document_length": longest["passage"],
+            "max_seq_length": max(query, passage),
+            "query_length": query,
+            "document_length": passage,
         }
     files["modules.json"] = [
         {"idx": place, "name": str(place), "path": path, "type": kind}
@@ -240,19 +246,15 @@ def write_modules(folder: Path, dimension: int, *, pooling: str, encoding: dict[
 
 
 def contract_of(config: Any, *, longest: int) -> dict[str, Any]:
-    """The encoding contract of a checkpoint: pooling and similarity of its config, and defaults.
+    """The encoding contract of a checkpoint, for texts of up to `longest` tokens.
 
-    The fields are those of the package's `EncodingContract`; `longest` is the default length.
+    The fields are those of the package's `EncodingContract` without a default, and its config's.
     """
     return {
         "query_max_length": longest,
         "passage_max_length": longest,
         "pooling": config.pooling,
         "similarity": config.similarity,
-        "title_separator": " ",
-        "query_prompt": "",
-        "passage_prompt": "",
-        "token_type_ids": False,
     }
 
 
@@ -261,24 +263,15 @@ def write_encoder(
     encoder: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     contract: Mapping[str, Any],
-    *,
-    encoding: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a plain encoder: weights, tokenizer, and modules, which state its contract.
 
-    `contract` has the fields of the package's `EncodingContract`. `encoding` is that of
-    `CondenserConfig`, if the contract follows from it. The tokenizer is changed (`save_tokenizer`).
+    `contract` has the fields of `contract_of`, and perhaps further ones of `EncodingContract`. The
+    tokenizer is changed (`save_tokenizer`).
     """
     encoder.save_pretrained(folder)
     save_tokenizer(tokenizer, contract, folder)
-    how = {
-        "normalize": contract["similarity"] == "cosine",
-        "prompts": {"query": contract["query_prompt"], "document": contract["passage_prompt"]},
-        **(encoding or {}),
-        **contract,
-    }
-    size = encoder.config.hidden_size
-    write_modules(folder, size, pooling=contract["pooling"], encoding=how)
+    write_modules(folder, encoder.config.hidden_size, contract)
 
 
 def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
@@ -298,7 +291,7 @@ def save_tokenizer(
     """Save a tokenizer with the lengths and inputs of a contract."""
     longest = max(contract["query_max_length"], contract["passage_max_length"])
     tokenizer.model_max_length = longest
-    segments = ["token_type_ids"] if contract["token_type_ids"] else []
+    segments = ["token_type_ids"] if contract.get("token_type_ids") else []
     tokenizer.model_input_names = ["input_ids", *segments, "attention_mask"]
     # The attribute alone is not saved.
     tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names

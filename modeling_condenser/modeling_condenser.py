@@ -120,12 +120,8 @@ class CondenserPreTrainedModel(PreTrainedModel):
         config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", True):
-            write_modules(
-                Path(save_directory),
-                config.hidden_size,
-                pooling=config.pooling,
-                encoding={"similarity": config.similarity},
-            )
+            contract = {"pooling": config.pooling, "similarity": config.similarity}
+            write_modules(Path(save_directory), config.hidden_size, contract)
 
     def save_encoder(
         self, folder: str | Path, *, tokenizer: Any = None, contract: dict[str, Any] | None = None
@@ -218,7 +214,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         pooling: str | None = None,
         config_changes: dict[str, Any] | None = None,
         from_retriever: bool = False,
-        **kwargs: Any,
+        **hub: Any,
     ) -> Any:
         """Start from an encoder's backbone and LM head (section 3.4), with a new Condenser head.
 
@@ -233,45 +229,30 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             pooling: "cls" or "mean"; by default that of a Condenser checkpoint, else "cls".
             config_changes: attributes of the encoder's configuration, such as dropout.
             from_retriever: accept a sentence-transformers model, and take its transformer.
-            **kwargs: for `from_pretrained` (`revision`, `token`, `cache_dir`, ...).
+            **hub: `revision`, `token`, `cache_dir` and `local_files_only`, for the Hub.
 
         Raises:
             ValueError: the encoder is not supported, is a model of sentence-transformers or lacks
                 weights, or a value is out of range.
         """
         try:
-            from modeling_condenser.warm_start import (
-                find_start,
-                load_encoder,
-                name_start,
-                open_config,
-            )
+            from modeling_condenser.warm_start import open_start
         except ImportError as error:
             raise ImportError("from_encoder needs the package condenser: install it.") from error
-        folder = find_start(str(name_or_path), from_retriever=from_retriever, **kwargs)
-        config, similarity = open_config(folder, config_changes, **kwargs), "dot"
-        if config.model_type == cls.config_class.model_type:
-            checkpoint = CondenserForMaskedLM.from_pretrained(
-                folder, config=config, dtype=torch.float32
-            )
-            encoder, lm_head = checkpoint.condenser.encoder, checkpoint.lm_head
-            pooling, similarity = pooling or config.pooling, config.similarity
-        else:
-            encoder, lm_head = load_encoder(folder, config, **kwargs)
-        encoder.config.name_or_path = name_start(str(name_or_path), folder)
+        start = open_start(str(name_or_path), config_changes, from_retriever=from_retriever, **hub)
         new_config = CondenserConfig(
-            encoder_config=encoder.config,
+            encoder_config=start.encoder.config,
             n_head_layers=n_head_layers,
             skip_from=skip_from,
             late_mlm=late_mlm,
             head_mlm_probability=head_mlm_probability,
-            pooling=pooling or "cls",
-            similarity=similarity,
+            pooling=pooling or start.pooling,
+            similarity=start.similarity,
         )
         model = cls(new_config)
-        model.condenser.encoder.load_state_dict(encoder.state_dict())
-        if lm_head is not None:
-            model.lm_head.load_state_dict(lm_head.state_dict())
+        model.condenser.encoder.load_state_dict(start.encoder.state_dict())
+        if start.lm_head is not None:
+            model.lm_head.load_state_dict(start.lm_head.state_dict())
         model.tie_weights()
         return model
 

@@ -52,11 +52,11 @@ def why_not_packed(encoder: Any) -> str | None:
     return f"{encoder.config.model_type} encoders support only their own attention"
 
 
-def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
+def use_packing(model: CondenserForMaskedLM) -> None:
     """Replace a model's attention back-end, so that it accepts packed and padded batches.
 
-    With `narrow`, the last layers of backbone and head compute only the rows that the losses need,
-    if the encoder's attention allows it.
+    The last layers of backbone and head then compute only the rows that the losses need, if the
+    encoder's attention allows it.
 
     Raises:
         ValueError: the encoder cannot take packed batches.
@@ -74,7 +74,7 @@ def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
     n_layers, skip_from = model.config.num_hidden_layers, model.config.skip_from
     is_global = layer_to_narrow(encoder) is model.condenser.global_layer
     can_narrow = is_global and n_layers > 1 and skip_from < n_layers
-    model.select_rows = SelectedRows.select if narrow and can_narrow else None
+    model.select_rows = SelectedRows.select if can_narrow else None
 
 
 def is_packing(model: CondenserForMaskedLM) -> bool:

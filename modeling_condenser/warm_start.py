@@ -3,6 +3,7 @@
 This file is not copied to the Hub. A checkpoint there is opened without it.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,51 @@ from .files.models import (
     module_paths,
     quiet_loading,
 )
+from .modeling_condenser import CondenserForMaskedLM
 
 logger = logging.get_logger(__name__)
 
 _HUB_ARGUMENTS = ("revision", "token", "cache_dir", "local_files_only")
 
 
-def find_start(name: str, *, from_retriever: bool = False, **kwargs: Any) -> Path:
-    """The folder of an encoder or Condenser checkpoint, downloaded if it is on the Hub.
+@dataclass(frozen=True)
+class Start:
+    """What a model starts from, in float32; `lm_head` is None if there is none."""
 
-    Args:
-        name: see `find_model_folder`.
-        from_retriever: accept a model of sentence-transformers, for its transformer.
-        **kwargs: of `from_pretrained`; those for the Hub are used.
+    encoder: Any
+    lm_head: nn.Module | None
+    pooling: str = "cls"
+    similarity: str = "dot"
+
+
+def open_start(
+    name: str, changes: dict[str, Any] | None = None, *, from_retriever: bool = False, **hub: Any
+) -> Start:
+    """Open an encoder, or a Condenser checkpoint without its head; see `from_encoder`."""
+    if unknown := hub.keys() - set(_HUB_ARGUMENTS):
+        raise TypeError(f"from_encoder has no argument {', '.join(sorted(unknown))}.")
+    folder = find_start(name, from_retriever=from_retriever, **hub)
+    config = open_config(folder, changes)
+    if is_checkpoint(folder):
+        checkpoint = CondenserForMaskedLM.from_pretrained(
+            folder, config=config, dtype=torch.float32
+        )
+        encoder, lm_head = checkpoint.condenser.encoder, checkpoint.lm_head
+        start = Start(encoder, lm_head, config.pooling, config.similarity)
+    else:
+        start = Start(*load_encoder(folder, config))
+    # Where its tokenizer and records are found: on the Hub, or in the folder of one revision.
+    is_pinned = "@" in name or hub.get("revision") is not None
+    is_on_hub = not is_pinned and name != STARTER and not Path(name).is_dir()
+    start.encoder.config.name_or_path = name if is_on_hub else str(folder)
+    return start
+
+
+def find_start(name: str, *, from_retriever: bool = False, **hub: Any) -> Path:
+    """The folder of an encoder or Condenser checkpoint (`find_model_folder`).
+
+    With `from_retriever`, a model of sentence-transformers is accepted, for its transformer.
     """
-    hub = {key: value for key, value in kwargs.items() if key in _HUB_ARGUMENTS}
     folder = find_model_folder(name, **hub)
     if is_checkpoint(folder) or not (folder / MODULES_FILE).is_file():
         return folder
@@ -48,19 +79,13 @@ def find_start(name: str, *, from_retriever: bool = False, **kwargs: Any) -> Pat
     return folder / module_paths(folder)[0]
 
 
-def name_start(name: str, folder: Path) -> str:
-    """The name by which a start's tokenizer and records are found: on the Hub, or its folder."""
-    is_on_hub = "@" not in name and name != STARTER and not Path(name).is_dir()
-    return name if is_on_hub else str(folder)
-
-
-def open_config(folder: Path, changes: dict[str, Any] | None, **kwargs: Any) -> Any:
+def open_config(folder: Path, changes: dict[str, Any] | None) -> Any:
     """Open the configuration of an encoder or checkpoint, and change attributes of the encoder's.
 
-    Code that a configuration names is executed only with `trust_remote_code`.
+    Code that a configuration names is not executed.
     """
     config_class: Any = CondenserConfig if is_checkpoint(folder) else AutoConfig
-    config = config_class.from_pretrained(folder, **{"trust_remote_code": False, **kwargs})
+    config = config_class.from_pretrained(folder, trust_remote_code=False)
     encoder_config = getattr(config, "encoder_config", config)
     for name, value in (changes or {}).items():
         if not hasattr(encoder_config, name):  # the library would add it, but never read it
@@ -72,15 +97,15 @@ def open_config(folder: Path, changes: dict[str, Any] | None, **kwargs: Any) -> 
     return config
 
 
-def load_encoder(folder: Path, config: Any, **kwargs: Any) -> tuple[Any, nn.Module | None]:
+def load_encoder(folder: Path, config: Any) -> tuple[Any, nn.Module | None]:
     """Open the backbone of a plain encoder in float32 and, if it has one, its LM head."""
     check_encoder(config)
-    encoder, missing = _open(AutoModel, folder, config, **kwargs)
+    encoder, missing = _open(AutoModel, folder, config)
     of_pooler = {key for key in missing if key.startswith("pooler.")}
     refuse_incomplete(folder, missing - of_pooler, set())
     if of_pooler:
         freeze_pooler(encoder)
-    masked_lm, missing = _open(AutoModelForMaskedLM, folder, config, **kwargs)
+    masked_lm, missing = _open(AutoModelForMaskedLM, folder, config)
     of_encoder = f"{masked_lm.base_model_prefix}."
     if all(key.startswith(of_encoder) for key in missing):
         return encoder, take_lm_head(masked_lm)[0]
@@ -91,9 +116,10 @@ def load_encoder(folder: Path, config: Any, **kwargs: Any) -> tuple[Any, nn.Modu
     return encoder, None
 
 
-def _open(model_class: Any, folder: Path, config: Any, **kwargs: Any) -> tuple[Any, set[str]]:
-    """Open a model; also returns the names of the weights that are missing."""
-    options = {"output_loading_info": True, "dtype": torch.float32, **kwargs}
+def _open(model_class: Any, folder: Path, config: Any) -> tuple[Any, set[str]]:
+    """Open a model in float32; also returns the names of the weights that are missing."""
     with quiet_loading():
-        model, info = model_class.from_pretrained(folder, config=config, **options)
+        model, info = model_class.from_pretrained(
+            folder, config=config, output_loading_info=True, dtype=torch.float32
+        )
     return model, set(info["missing_keys"])

@@ -83,6 +83,10 @@ class CondenserTrainingArguments(TrainingArguments):
         super().__post_init__()
         if self.objective in CONTRASTIVE:
             self.dataloader_drop_last = True  # a smaller batch would be another loss
+        loading: Any = self.accelerator_config
+        if loading.dispatch_batches is None:
+            # Else accelerate would cut the batches of a stream by rows, which ruins packed ones.
+            loading.dispatch_batches = False
         for name, hint in CondenserTrainingArguments.__annotations__.items():
             setattr(self, name, check_value(name, getattr(self, name), hint))
         for objectives, names in _ONLY_FOR.items():
@@ -150,7 +154,9 @@ class PretrainingRecipe:
 
 def check_objective(settings: Any, objectives: tuple[str, ...], names: tuple[str, ...]) -> None:
     """Raise a ValueError if one of these settings is set, but the objective does not have it."""
-    for name in names if settings.objective not in objectives else ():
+    if settings.objective in objectives:
+        return
+    for name in names:
         if getattr(settings, name) != getattr(type(settings), name):
             raise ValueError(
                 f"{name} is only for objective {', '.join(objectives)}, but the objective is "

@@ -108,7 +108,8 @@ class CondenserDataCollator:
         """The token ids of an example, without padding and the special tokens around its text."""
         if "input_ids" not in example:
             raise ValueError(
-                "An example has no input_ids: tokenize its text, or give it to a CondenserTrainer."
+                "An example has no input_ids: tokenize its text, or give the texts, but no stream "
+                "of them, to a CondenserTrainer."
             )
         ids = np.asarray(example["input_ids"])
         mask = example.get("attention_mask")

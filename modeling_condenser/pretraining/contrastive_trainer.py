@@ -115,9 +115,13 @@ class ContrastiveTrainer(CondenserTrainer):
         if args.objective == "ict":  # nothing is masked
             self.logged_losses = ("bow_loss",)
         _check_pairs(self.train_dataset, batch, "train")
-        evaluated: Any = self.eval_dataset
-        for data in evaluated.values() if isinstance(evaluated, Mapping) else [evaluated]:
-            _check_pairs(data, args.eval_batch_size * args.world_size, "eval")
+
+    def prepare_evaluation(self, data: Any) -> Any:
+        """As `CondenserTrainer`; refuses data with fewer pairs than a batch."""
+        examples = super().prepare_evaluation(data)
+        if not isinstance(examples, Mapping):
+            _check_pairs(examples, self.args.eval_batch_size * self.args.world_size, "eval")
+        return examples
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """One text of each pair, because its partner says much about it; as many as fit a chunk."""

@@ -14,6 +14,7 @@ paper, one encoder serves query and context, and contexts have no titles.
 """
 
 import hashlib
+import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -108,11 +109,9 @@ class BlockBuilder:
             yield start
             is_long = end - start > self.room
             while is_long and end - start > most:
-                n_parts = -(-(end - start) // most)
-                place = last = start - (start - end) // n_parts
-                while place > (start + last) // 2 and not _begins_word(text, spans[place]):
-                    place -= 1
-                start = place if place > (start + last) // 2 else last
+                n_parts = math.ceil((end - start) / most)
+                last = start + math.ceil((end - start) / n_parts)
+                start = _last_word(text, spans[: last + 1], (start + last) // 2 + 1)
                 yield start
 
     def _split(
@@ -170,10 +169,16 @@ def _first_tokens(text: str, spans: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.diff(np.maximum.accumulate(sentence), prepend=-1))
 
 
-def _begins_word(text: str, span: np.ndarray) -> bool:
-    """Whether a token begins after a blank, or with one."""
-    start = int(span[0])
-    return any(map(str.isspace, text[max(start - 1, 0) : start + 1]))
+def _last_word(text: str, spans: np.ndarray, first: int) -> int:
+    """The last token from `first` on that begins a word; the last of all if none does.
+
+    `spans`, (N, 2), are where the tokens begin and end in the text.
+    """
+    for token in range(len(spans) - 1, first - 1, -1):
+        start = int(spans[token, 0])
+        if any(map(str.isspace, text[max(start - 1, 0) : start + 1])):
+            return token
+    return len(spans) - 1
 
 
 def build_blocks(

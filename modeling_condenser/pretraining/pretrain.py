@@ -66,18 +66,21 @@ def pretrain(
 
 def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
     """The model that a recipe trains: a new one from an encoder, or a checkpoint to continue."""
-    start: dict[str, Any] = {
-        "pooling": recipe.pooling,
-        "config_changes": recipe.encoder_changes,
-        "from_retriever": recipe.from_retriever,
-    }
-    if recipe.objective not in WITH_HEAD:
-        return CondenserForMaskedLM.from_encoder(recipe.encoder, **start)
-    head = {name: getattr(recipe, name) for name in HEAD_SETTINGS}
-    head = {name: value for name, value in head.items() if value is not None}
+    head: dict[str, Any] = {}
+    for name in HEAD_SETTINGS:
+        if (value := getattr(recipe, name)) is not None:
+            head[name] = value
     folder = find_start(recipe.encoder, from_retriever=recipe.from_retriever)
-    if recipe.new_head or not is_checkpoint(folder):
-        return CondenserForPreTraining.from_encoder(recipe.encoder, **start, **head)
+    has_head = recipe.objective in WITH_HEAD
+    if not has_head or recipe.new_head or not is_checkpoint(folder):
+        model_class: Any = CondenserForPreTraining if has_head else CondenserForMaskedLM
+        return model_class.from_encoder(
+            recipe.encoder,
+            pooling=recipe.pooling,
+            config_changes=recipe.encoder_changes,
+            from_retriever=recipe.from_retriever,
+            **head,
+        )
     config = open_config(folder, recipe.encoder_changes)
     for name, value in {"pooling": recipe.pooling, **head}.items():
         if value not in (None, getattr(config, name)):

@@ -18,6 +18,7 @@ from modeling_condenser.training.trainer import START, ResumableTrainer
 
 from .arguments import CONTRASTIVE, HEAD_SETTINGS, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches
+from .data import KeyedBlocks
 from .examples import (
     as_rows,
     fingerprint_examples,
@@ -99,19 +100,20 @@ class CondenserTrainer(ResumableTrainer):
             processing_class=tokenizer,
             **kwargs,
         )
-        self.eval_dataset = self._prepare_evaluation(self.eval_dataset)
+        self.eval_dataset = self.prepare_evaluation(self.eval_dataset)
         self.is_packing = is_packing(model)
         self._losses: dict[str, torch.Tensor] = {}
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
         self._batch: dict[str, Any] = {}  # the first of this step
         self._last_entry: _Moment | None = None
-        data = (self.train_dataset, self.batches)
-        self.epoch_dependent = [drawn for drawn in data if hasattr(drawn, "set_epoch")]
+        for data in (self.train_dataset, self.batches):
+            if isinstance(data, KeyedBlocks | TokenBudgetBatches):
+                self.epoch_dependent = [*self.epoch_dependent, data]
 
-    def _prepare_evaluation(self, data: Any) -> Any:
+    def prepare_evaluation(self, data: Any) -> Any:
         """Make examples of evaluation data, or of a mapping of several, if they are text."""
         if isinstance(data, Mapping):
-            return {name: self._prepare_evaluation(part) for name, part in data.items()}
+            return {name: self.prepare_evaluation(part) for name, part in data.items()}
         rows = as_rows(data, name="eval_dataset")
         if rows is None:
             return data
@@ -121,15 +123,15 @@ class CondenserTrainer(ResumableTrainer):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """The Trainer's loader of `eval_dataset`, which may be text."""
         if not isinstance(eval_dataset, str):  # the name of one of several
-            eval_dataset = self._prepare_evaluation(eval_dataset)
+            eval_dataset = self.prepare_evaluation(eval_dataset)
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """The Trainer's loader of `test_dataset`, which may be text."""
-        return super().get_test_dataloader(self._prepare_evaluation(test_dataset))
+        return super().get_test_dataloader(self.prepare_evaluation(test_dataset))
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        self._last_entry = None
+        self._last_entry, self._losses = None, {}
         return super().train(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
@@ -204,11 +206,12 @@ class CondenserTrainer(ResumableTrainer):
         loss, outputs = super().compute_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
-        is_shared = self.args.average_tokens_across_devices  # else each has a mean of its own
-        share = 1 if is_shared else 1 / self.accelerator.num_processes
-        for name in self.logged_losses if model.training else ():
-            if (value := outputs.get(name)) is not None:
-                self.add_measure(name, share * value)
+        if model.training:
+            is_shared = self.args.average_tokens_across_devices  # else each has a mean of its own
+            share = 1 if is_shared else 1 / self.accelerator.num_processes
+            for name in self.logged_losses:
+                if (value := outputs.get(name)) is not None:
+                    self.add_measure(name, share * value)
         return (loss, outputs) if return_outputs else loss
 
     def _bow_weight_at(self, step: int) -> float:

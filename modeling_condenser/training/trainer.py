@@ -29,6 +29,7 @@ from modeling_condenser.files.run_folder import (
     describe_machine,
     hash_data,
     last_checkpoint,
+    read_run,
 )
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import Stage, describe_stage
@@ -115,8 +116,9 @@ class ResumableTrainer(Trainer):
 
         Args:
             resume_from_checkpoint: by default, the run in `output_dir` is continued if it has the
-                same settings, start and data. True or a folder continues a checkpoint whatever its
-                settings; False removes the checkpoints of `output_dir` and starts again.
+                same settings, start and data. True or a folder continues a checkpoint of the same
+                start and data, whatever its settings; False removes the checkpoints of `output_dir`
+                and starts again.
             **kwargs: for `Trainer.train`.
 
         Raises:
@@ -164,6 +166,13 @@ class ResumableTrainer(Trainer):
             checkpoint = last_checkpoint(folder)
         if checkpoint is None and resume:
             raise FileNotFoundError(f"{folder} has no complete checkpoint to resume.")
+        stored = read_run(checkpoint.parent).get(DATA) if checkpoint else None
+        if stored not in (None, self.data_hash):
+            raise ValueError(
+                f"{checkpoint} is of a run on other data or from another model (data: "
+                f"{stored[:12]} then, {self.data_hash[:12]} now): give the trainer those of that "
+                "run, or choose another output_dir and start from the checkpoint as a model."
+            )
         if checkpoint and not any(checkpoint.glob("rng_state*.pth")):
             raise ValueError(
                 f"{checkpoint} holds only a model (save_only_model), from which no training can be "

@@ -47,17 +47,22 @@ def test_new_heads_are_drawn_as_the_encoders_own_classes_draw_them(backbone):
     assert len({p.data_ptr() for p in model.head.parameters()}) == 3 * len(like)
 
     plain = AutoModelForMaskedLM.from_config(config)
-    theirs = plain.named_parameters(remove_duplicate=False)
-    expected = {our_name(plain, name): parameter for name, parameter in theirs}
-    named = model.named_parameters(remove_duplicate=False)
-    own = {name: parameter for name, parameter in named if name.startswith("lm_head.")}
-    assert_drawn_alike(own, {name: expected[name] for name in own})
+    expected = {
+        our_name(plain, name): parameter
+        for name, parameter in plain.named_parameters(remove_duplicate=False)
+    }
+    lm_head = {
+        name: parameter
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if name.startswith("lm_head.")
+    }
+    assert_drawn_alike(lm_head, {name: expected[name] for name in lm_head})
 
 
 def assert_tied(model: Any) -> None:
     """That the LM head projects to the embeddings, unless the configuration says otherwise."""
-    own, embeddings = model.get_output_embeddings().weight, model.get_input_embeddings().weight
-    assert (own is embeddings) == model.config.tie_word_embeddings
+    output, embeddings = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    assert (output is embeddings) == model.config.tie_word_embeddings
 
 
 def assert_drawn_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -175,6 +180,7 @@ def test_the_encoders_of_these_tests_are_those_that_are_accepted_and_those_of_th
     ("config", "message"),
     [
         (transformers.FNetConfig(), "'fnet': it is not supported; supported: albert, bert, "),
+        (transformers.GPT2Config(), "'gpt2': it is a decoder"),
         (transformers.BertConfig(is_decoder=True), "set is_decoder=False"),
         (BACKBONES["DeBERTa-v3"].config(legacy=False), "legacy=True"),
     ],
@@ -206,8 +212,8 @@ def test_a_discriminator_gets_an_lm_head_tied_to_its_embeddings(
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     assert all(p.eq(0).all() for n, p in model.lm_head.named_parameters() if n.endswith("bias"))
     state = model.condenser.encoder.state_dict()
-    own = plain.base_model.state_dict()
-    assert all(torch.equal(tensor, state[name]) for name, tensor in own.items())
+    weights = plain.base_model.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in weights.items())
     with pytest.raises(ValueError, match="'hidden_drop'.*"):
         CondenserForPreTraining.from_encoder(str(tmp_path), config_changes={"hidden_drop": 0.0})
 
@@ -215,11 +221,11 @@ def test_a_discriminator_gets_an_lm_head_tied_to_its_embeddings(
 def test_a_tokenizer_with_another_padding_token_is_refused(folder, texts):
     """RoBERTa and its kin pad with 1 and count positions from behind it; BERT's pads with 0."""
     model = CondenserForPreTraining.from_encoder(str(folder))
-    own = AutoTokenizer.from_pretrained(folder)
-    check_fit(own, model, 64)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    check_fit(tokenizer, model, 64)
     with pytest.raises(ValueError, match="max_length is 65"):
-        check_fit(own, model, 65)
-    other = BACKBONES["BERT" if own.pad_token_id else "RoBERTa"].tokenizer(texts)
+        check_fit(tokenizer, model, 65)
+    other = BACKBONES["BERT" if tokenizer.pad_token_id else "RoBERTa"].tokenizer(texts)
     model.resize_token_embeddings(1000)
     with pytest.raises(ValueError, match="pads with"):
         check_fit(other, model, 64)

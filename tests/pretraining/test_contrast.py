@@ -176,6 +176,8 @@ def test_an_evaluation_contrasts_whole_batches_and_leaves_the_training_log_as_it
     found = trainer.evaluate(texts[:40])["eval_loss"]
     assert len(losses) == 2 and found == pytest.approx(np.mean(losses), rel=1e-5)
     assert trainer._losses == {}
+    with pytest.raises(ValueError, match="eval_dataset has . pairs, but a batch .* has 16"):
+        trainer.evaluate(texts[:5])
 
 
 @pytest.mark.parametrize(
@@ -195,8 +197,8 @@ def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path)
     contrast = {"objective": "cocondenser", "similarity": "cosine", "contrastive_weight": 0.5}
     pretrain(**{**settings, **contrast, "cache_chunk_size": 6, "max_length": 24})
     for entry in read_log(tmp_path / "run"):
-        own = entry["head_loss"] + entry["late_loss"]
-        assert entry["loss"] == pytest.approx(own + 0.5 * entry["contrastive_loss"], rel=1e-5)
+        mlm_loss = entry["head_loss"] + entry["late_loss"]
+        assert entry["loss"] == pytest.approx(mlm_loss + 0.5 * entry["contrastive_loss"], rel=1e-5)
         assert 0 <= entry["contrastive_accuracy"] <= 1
         assert isinstance(entry["swap_cost"], float)
     record = json.loads((tmp_path / "run" / "run.json").read_text())

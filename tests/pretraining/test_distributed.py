@@ -76,9 +76,11 @@ def train(recipes: list[dict[str, Any]]) -> None:
     clip = CondenserTrainer._clip_grad_norm
 
     def keep_gradients(self: Any, model: Any) -> Any:
-        own = self.accelerator.unwrap_model(model)
+        unwrapped = self.accelerator.unwrap_model(model)
         if self.state.global_step == 0 and self.is_world_process_zero():
-            save_file(gradients(own), str(Path(self.args.output_dir) / "gradients.safetensors"))
+            save_file(
+                gradients(unwrapped), str(Path(self.args.output_dir) / "gradients.safetensors")
+            )
         return clip(self, model)
 
     with patch.object(CondenserTrainer, "_clip_grad_norm", keep_gradients):

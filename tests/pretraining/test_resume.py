@@ -77,14 +77,17 @@ def test_the_same_run_is_continued_and_false_starts_again(make, tmp_path):
     make(max_steps=1, learning_rate=0.05).train()  # the folder now belongs to this run
 
 
-def test_true_and_a_named_checkpoint_are_continued_with_other_settings(make, tmp_path):
+def test_true_and_a_named_checkpoint_may_have_other_settings_but_not_other_data(
+    make, tmp_path, texts
+):
     with pytest.raises(FileNotFoundError, match="no complete checkpoint to resume"):
         make(name="new").train(resume_from_checkpoint=True)
     make().train()
-    model = CondenserForPreTraining.from_pretrained(tmp_path / "run/checkpoint-2")
-    longer = make(model=model, max_steps=3)
-    assert longer.train(resume_from_checkpoint=True).global_step == 3
     first = str(tmp_path / "run/checkpoint-1")
+    for name, resume in (("run", True), ("b", first)):
+        with pytest.raises(ValueError, match="is of a run on other data .*data: .{12} then"):
+            make(texts[20:40], name=name).train(resume_from_checkpoint=resume)
+    assert make(max_steps=3).train(resume_from_checkpoint=True).global_step == 3
     assert make(name="b", max_steps=3).train(resume_from_checkpoint=first).global_step == 3
 
 

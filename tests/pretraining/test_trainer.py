@@ -93,6 +93,14 @@ def test_the_log_holds_means_over_the_steps_since_the_last_entry_and_probing_cha
         assert torch.equal(a, b)
 
 
+def test_a_second_training_logs_only_its_own_steps(make_trainer):
+    """The last step of the first one is in no log entry."""
+    settings: dict[str, Any] = {"max_steps": 3, "logging_steps": 2, "learning_rate": 0.0}
+    trainer = make_trainer(head={"config_changes": NO_DROPOUT}, **settings)
+    first, second = (steps_of(trainer)[0]["head_loss"] for _ in range(2))
+    assert second == pytest.approx(first, rel=1e-5)
+
+
 def naive_probe(model, texts):
     """One text at a time: with its own vector, with zeros, and with that of the text before it."""
     lates = [model.encode(t["input_ids"], t["attention_mask"])[0] for t in texts]
@@ -171,7 +179,6 @@ def test_text_is_accepted_in_every_form(make_trainer, texts):
     ("data", "message"),
     [
         ("my-documents.jsonl", "is a str, expected a list of strings"),
-        ([1, 2], "is a list, expected a list of strings"),
         (
             DatasetDict(train=Dataset.from_dict({"text": ["a"]})),
             r"such as train_dataset\['train'\]",
@@ -269,18 +276,32 @@ def test_plain_mlm_from_a_checkpoint_leaves_out_its_second_masking(tmp_path, ber
     assert entry["loss"] == pytest.approx(entry["late_loss"])
 
 
-@pytest.mark.parametrize("how", ["from_encoder", "from_pretrained"])
+@pytest.mark.parametrize("opened", ["from_encoder", "from_pretrained"])
 def test_a_script_that_starts_from_a_checkpoint_keeps_its_tokenizer_and_stages(
-    how, make_trainer, tmp_path, texts
+    opened, make_trainer, tmp_path, texts
 ):
     first = make_trainer(max_steps=1)
     first.train()
-    model = getattr(CondenserForPreTraining, how)(str(first.write_model()))
+    model = getattr(CondenserForPreTraining, opened)(str(first.write_model()))
     settings = arguments(tmp_path / "second", max_steps=1)
     second = CondenserTrainer(model, settings, train_dataset=texts[50:90])
     second.train()
     assert second.processing_class.get_vocab() == first.processing_class.get_vocab()
     assert len(read_provenance(second.write_model())) == 2
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_stream_of_tokens_gives_the_losses_of_its_batches(make_trainer, tokenizer, texts, packed):
+    tokens = tokenizer(texts[:16], verbose=False)["input_ids"]
+    rows = [{"input_ids": ids, "mask_key": key} for key, ids in enumerate(tokens)]
+    stream = Dataset.from_list(rows).to_iterable_dataset().with_format("torch")
+    trainer = make_trainer(
+        stream, head={"config_changes": NO_DROPOUT}, packed=packed, max_steps=2, learning_rate=0.0
+    )
+    losses = [entry["loss"] for entry in steps_of(trainer)]
+    batches = [trainer.data_collator(rows[first : first + 8]) for first in (0, 8)]
+    expected = [trainer.model(**batch).loss.item() for batch in batches]
+    assert losses == pytest.approx(expected, rel=1e-5)
 
 
 def test_accumulated_budget_batches_take_the_step_of_their_union(make_trainer):

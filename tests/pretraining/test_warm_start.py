@@ -6,7 +6,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
-from transformers import AutoModel, GPT2Config, GPT2Model
+from transformers import AutoModel
 
 from modeling_condenser import CondenserConfig, CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
@@ -38,22 +38,15 @@ def test_a_retriever_is_a_start_only_on_request(settings, retriever_folder, bert
     assert opened[1].pooling_mode == "mean" and set(opened.prompts.values()) == {""}
 
 
-def test_a_decoder_is_refused(settings, tmp_path):
-    decoder = GPT2Model(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=99))
-    decoder.save_pretrained(tmp_path / "start")
-    with pytest.raises(ValueError, match="'gpt2': it is a decoder"):
-        pretrain(**settings | {"encoder_changes": {}, "encoder": str(tmp_path / "start")})
-
-
 def test_the_pooling_is_that_of_a_checkpoint_or_cls_unless_it_is_named(bert_folder, tmp_path):
     CondenserForPreTraining.from_encoder(bert_folder, pooling="mean").save_pretrained(tmp_path)
-    for encoder, named, expected in (
+    for encoder, pooling, expected in (
         (bert_folder, None, "cls"),
         (bert_folder, "mean", "mean"),
         (tmp_path, None, "mean"),
     ):
         for objective in ("condenser", "ict"):
-            recipe = PretrainingRecipe(str(encoder), "", objective, pooling=named)
+            recipe = PretrainingRecipe(str(encoder), "", objective, pooling=pooling)
             assert open_model(recipe).config.pooling == expected
     assert CondenserForMaskedLM.from_encoder(tmp_path, pooling="cls").config.pooling == "cls"
     with pytest.raises(ValueError, match="pooling: cls, but the checkpoint .* has mean"):
