@@ -101,7 +101,7 @@ class DocumentReader:
         title_column, id_column: of tables, before title, and before _id and id; "" for no titles.
         encoding: of text that is not UTF-8; found out by default.
         unread: file -> why it was not read, or not to its end.
-        columns: of the tables that were read.
+        columns: of the tables, also of those that were not read to their end.
     """
 
     text_columns: Sequence[str] = TEXT_COLUMNS
@@ -134,12 +134,12 @@ class DocumentReader:
         columns: set[str] = set()
         for number, row in enumerate(read_any_rows(path, self.encoding), start=1):
             columns.update(row)
+            self.columns.update(row)
             if columns.isdisjoint(self.text_columns):
                 continue
             text, title = _first(row, self.text_columns), _first(row, titles)
             row_id = _first(row, ids) or str(number)
             yield Document(f"{name}#{row_id}", name, title, [((), text)] if text else [])
-        self.columns.update(columns)
         if columns.isdisjoint(self.text_columns):
             raise ValueError(
                 f"there is no column {' or '.join(self.text_columns)}, only "
