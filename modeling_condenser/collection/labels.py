@@ -41,13 +41,13 @@ def read_labels(file: str, columns: Mapping[str, str]) -> list[Label]:
     """
     if not Path(file).is_file():
         raise FileNotFoundError(f"There is no file {file}.")
-    rows = [*read_any_rows(Path(file))]
-    stated = {name for row in rows for name in row}
+    rows = list(read_any_rows(Path(file)))
+    in_file = set[str]().union(*rows)
     names = {name: columns.get(name, name) for name in _COLUMNS}
-    known = {name for name, column in names.items() if column in stated}
+    known = {name for name, column in names.items() if column in in_file}
     if "question" not in known or len(known) == 1 or not columns.keys() <= known:
         raise ValueError(
-            f"{file} has the columns {', '.join(sorted(stated)) or '(none)'}: expected question, "
+            f"{file} has the columns {', '.join(sorted(in_file)) or '(none)'}: expected question, "
             'and passage, file or id. Name yours with --label_columns "{question: ..., '
             'passage: ...}".'
         )
@@ -185,17 +185,17 @@ def _key(name: str) -> str:
 
 def _index_names(documents: Iterable[WrittenDocument]) -> Names:
     """A document is named by its path, its path in the given folder, its file, or its row's id."""
-    found: dict[str, set[frozenset[str]]] = defaultdict(set)
+    names: dict[str, set[frozenset[str]]] = defaultdict(set)
     for document, passages in documents:
-        name = _key(document)
-        file, _, row_id = name.partition("#")
-        for each in {name, name.partition("/")[2], row_id or file.rpartition("/")[2]}:
-            found[each].add(frozenset(passages))
+        path = _key(document)
+        file, _, row_id = path.partition("#")
+        for name in {path, path.partition("/")[2], row_id or file.rpartition("/")[2]}:
+            names[name].add(frozenset(passages))
     for _, passages in documents:
         for passage in passages:
-            found.setdefault(_key(passage), {frozenset([passage])})
-    found.pop("", None)
-    return found
+            names.setdefault(_key(passage), {frozenset([passage])})
+    names.pop("", None)
+    return names
 
 
 def _split_of(document: str) -> str:

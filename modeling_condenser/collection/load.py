@@ -147,8 +147,8 @@ def _find(source: str | Path) -> tuple[ModuleType, Path, dict[str, Path]]:
         if layout.is_layout(folder):
             return layout, folder, beside
     known = "; or ".join(layout.DESCRIPTION for layout in _LAYOUTS)
-    what = f"which holds {list_names(folder)}" if folder.exists() else "which does not exist"
+    state = f"which holds {list_names(folder)}" if folder.exists() else "which does not exist"
     raise FileNotFoundError(
-        f"no collection at {source}, {what}: expected a data set on the Hub (owner/name), or a"
+        f"no collection at {source}, {state}: expected a data set on the Hub (owner/name), or a"
         f" folder with {known}."
     )
