@@ -153,6 +153,8 @@ def _check(recipe: CollectRecipe, target: Path) -> None:
             f"{target} is not empty and was not written by `collect`. The last word names the "
             "folder to write: choose a new one."
         )
+    if recipe.labels and target.resolve() in Path(recipe.labels).resolve().parents:
+        raise ValueError(f"{recipe.labels} is in {target}, which is replaced: move it elsewhere.")
     if (target / QUERIES_FILE).is_file() and not recipe.labels:
         raise ValueError(f"{target} has queries, which would be lost: give --labels again.")
 

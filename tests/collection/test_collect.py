@@ -290,6 +290,7 @@ def test_a_title_that_is_as_long_as_a_passage_leaves_half_of_it_to_the_text(tmp_
             "max_tokens is 20 and overlap is 30: expected",
         ),
         ({"labels": "none.csv"}, "There is no file none.csv"),
+        ({"out": "made", "labels": "made/corpus.jsonl"}, "corpus.jsonl is in made, which is repl"),
         ({"sources": ["none"]}, "There is no file or folder none"),
         ({"out": "full"}, "full is not empty and was not written by `collect`. The last word"),
         ({"sources": ["made"]}, "made is a collection that `collect` wrote"),
