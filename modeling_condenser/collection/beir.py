@@ -8,7 +8,6 @@
 Files may end in `.gz`; tables have any format that `datasets` reads.
 """
 
-import glob
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,7 @@ def _find_in(folder: Path, files: str) -> dict[str, Iterable[Record]]:
     tables = _declared(folder, _QRELS_TABLES)
     if splits or not tables:
         return splits
-    loaded = _load_table(folder, tables[0])
+    loaded = load_dataset(str(folder), tables[0])
     return {str(split): iterate_rows(table) for split, table in loaded.items()}
 
 
@@ -119,14 +118,6 @@ def _read_text(record: Record) -> Any:
     return "" if text is None and "text" in record else text
 
 
-def _load_table(folder: Path, table: str) -> Any:
-    if glob.has_magic(str(folder)):
-        raise ValueError(
-            f"{folder}: `datasets` takes *, ? and [ in a folder's name for a pattern: rename it."
-        )
-    return load_dataset(str(folder), table)
-
-
 def _open(
     folder: Path, file_name: str, tables: list[str], split: str
 ) -> tuple[Iterable[Record], list[Path]]:
@@ -135,7 +126,7 @@ def _open(
     if find_file(folder, file_name) or not declared:
         file = need_file(folder, file_name)
         return read_json(file), [file]
-    loaded = _load_table(folder, declared[0])
+    loaded = load_dataset(str(folder), declared[0])
     for name in (split, SAME_SPLITS.get(split), *(loaded if len(loaded) == 1 else ())):
         if name in loaded:
             files = [Path(file["filename"]) for file in loaded[name].cache_files]

@@ -4,7 +4,7 @@ import codecs
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -127,8 +127,7 @@ def collect(**settings: Any) -> Collected:
         with (folder / CORPUS_FILE).open("w", encoding="utf-8") as corpus:
             documents = _write_passages(corpus, reader.read(files), cut, done)
         done.unread = reader.unread
-        named = {*recipe.text_column, recipe.title_column, recipe.id_column} - {"", "title", "_id"}
-        _check_columns(named, reader.columns)
+        _check_columns(recipe, reader.columns)
         if not done.passages:
             raise ValueError(
                 f"There are no documents in {', '.join(recipe.sources)}: {len(files)} files, "
@@ -154,13 +153,16 @@ def _check(recipe: CollectRecipe, target: Path) -> None:
             f"{target} is not empty and was not written by `collect`. The last word names the "
             "folder to write: choose a new one."
         )
+    if recipe.labels and target.resolve() in Path(recipe.labels).resolve().parents:
+        raise ValueError(f"{recipe.labels} is in {target}, which is replaced: move it elsewhere.")
     if (target / QUERIES_FILE).is_file() and not recipe.labels:
         raise ValueError(f"{target} has queries, which would be lost: give --labels again.")
 
 
-def _check_columns(wanted: Iterable[str], columns: Collection[str]) -> None:
+def _check_columns(recipe: CollectRecipe, columns: set[str]) -> None:
     """Raise a ValueError if no table has a column that the user named."""
-    if missing := sorted(set(wanted).difference(columns)):
+    wanted = {*recipe.text_column, recipe.title_column, recipe.id_column} - {"", "title", "_id"}
+    if missing := sorted(wanted - columns):
         known = ", ".join(sorted(columns)) or "none, as there are no tables"
         raise ValueError(f"No table has a column {missing[0]!r}. Columns are {known}.")
 

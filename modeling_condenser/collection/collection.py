@@ -111,8 +111,8 @@ def build_collection(
     if not judged:
         raise ValueError("no query has judgements or answers.")
     absent = _find_absent(passages, qrels)
-    whole = Collection(passages, queries, qrels, answers, absent, name=name)
-    return keep_queries(whole, judged.keys())
+    collection = Collection(passages, queries, qrels, answers, absent, name=name)
+    return keep_queries(collection, judged.keys())
 
 
 def keep_queries(collection: Collection, kept: Set[str]) -> Collection:

@@ -29,7 +29,7 @@ _HTML = (".html", ".htm")
 _CONVERTERS = {".docx": "DocxConverter", ".pptx": "PptxConverter", ".epub": "EpubConverter"}
 _CONVERTED = (".pdf", *_CONVERTERS)
 DOCUMENT_ENDINGS = (".txt", ".rst", ".md", ".markdown", *_HTML, *_CONVERTED)
-_STATED_ENCODING = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w:.-]+)""", re.IGNORECASE)
+_DECLARATION = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w:.-]+)""", re.IGNORECASE)
 # Among all encodings, Western European text is often mistaken for cp1250 and Big5 for Johab.
 _USUAL_ENCODINGS = (
     "utf_8 utf_16_le utf_16_be utf_32 cp1252 gb18030 big5 cp932 euc_jp euc_kr cp1251 koi8_r "
@@ -101,7 +101,7 @@ class DocumentReader:
         title_column, id_column: of tables, before title, and before _id and id; "" for no titles.
         encoding: of text that is not UTF-8; found out by default.
         unread: file -> why it was not read, or not to its end.
-        columns: of the tables that were read.
+        columns: of the tables, also of those that were not read to their end.
     """
 
     text_columns: Sequence[str] = TEXT_COLUMNS
@@ -134,12 +134,12 @@ class DocumentReader:
         columns: set[str] = set()
         for number, row in enumerate(read_any_rows(path, self.encoding), start=1):
             columns.update(row)
+            self.columns.update(row)
             if columns.isdisjoint(self.text_columns):
                 continue
             text, title = _first(row, self.text_columns), _first(row, titles)
             row_id = _first(row, ids) or str(number)
             yield Document(f"{name}#{row_id}", name, title, [((), text)] if text else [])
-        self.columns.update(columns)
         if columns.isdisjoint(self.text_columns):
             raise ValueError(
                 f"there is no column {' or '.join(self.text_columns)}, only "
@@ -208,7 +208,7 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
     """Read a text of any encoding: the text, with line feeds, and the name of the encoding.
 
     It is that of a byte order mark, or UTF-8 if the bytes are valid as such, or `encoding`, or what
-    a page of HTML states, or what charset-normalizer finds. Of ASCII bytes, such as those of
+    a page of HTML declares, or what charset-normalizer finds. Of ASCII bytes, such as those of
     ISO-2022-JP, UTF-8 is tried last.
 
     Raises:
@@ -216,7 +216,7 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
     """
     with open_bytes(file) as stream:
         data = stream.read()
-    names = [encoding or (_stated_encoding(data) if plain_ending(file) in _HTML else None)]
+    names = [encoding or (_declared_encoding(data) if plain_ending(file) in _HTML else None)]
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         names.insert(0, "utf-16")
     names.insert(len(names) if data.isascii() else 0, "utf-8-sig")
@@ -224,23 +224,25 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
         with suppress(UnicodeDecodeError, LookupError):
             if "\0" not in (text := data.decode(name)):
                 return _with_line_feeds(text), name
-    found = None
+    guess = None
     if not is_binary(data):
-        found = from_bytes(data, cp_isolation=_USUAL_ENCODINGS).best() or from_bytes(data).best()
-    if found is None:
+        guess = from_bytes(data, cp_isolation=_USUAL_ENCODINGS).best() or from_bytes(data).best()
+    if guess is None:
         raise ValueError(f"{file} is not text of a known encoding.")
-    logger.info("%s is read as %s.", file, found.encoding)
-    return _with_line_feeds(str(found)), found.encoding
+    logger.info("%s is read as %s.", file, guess.encoding)
+    return _with_line_feeds(str(guess)), guess.encoding
 
 
-def _stated_encoding(data: bytes) -> str | None:
-    """Return the encoding that HTML states, by the WHATWG's labels: iso-8859-1 is cp1252.
+def _declared_encoding(data: bytes) -> str | None:
+    """Return the encoding that HTML declares, by the WHATWG's labels: iso-8859-1 is cp1252.
 
-    A statement that can be read is not in UTF-16, whatever it states.
+    A declaration that can be read as ASCII is not in UTF-16, whatever it says.
     """
-    stated = _STATED_ENCODING.search(data, 0, 1024)
-    found = webencodings.lookup(stated[1].decode()) if stated else None
-    return found.codec_info.name if found and not found.name.startswith("utf-16") else None
+    declaration = _DECLARATION.search(data, 0, 1024)
+    encoding = webencodings.lookup(declaration[1].decode()) if declaration else None
+    if encoding is None or encoding.name.startswith("utf-16"):
+        return None
+    return encoding.codec_info.name
 
 
 def _with_line_feeds(text: str) -> str:

@@ -5,10 +5,9 @@ import json
 import re
 import unicodedata
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 
 import regex  # type: ignore[import-untyped]
@@ -20,6 +19,7 @@ from .text_files import read_json
 
 _COLUMNS = ("question", "passage", "file", "id")
 _SPLITS = ("train", "dev", "test")
+_LEAST_REPEATED = 8  # letters; fewer may be equal by chance
 _MARKS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 
 Label = Mapping[str, str]
@@ -41,13 +41,13 @@ def read_labels(file: str, columns: Mapping[str, str]) -> list[Label]:
     """
     if not Path(file).is_file():
         raise FileNotFoundError(f"There is no file {file}.")
-    rows = [*read_any_rows(Path(file))]
-    stated = {name for row in rows for name in row}
+    rows = list(read_any_rows(Path(file)))
+    in_file = set[str]().union(*rows)
     names = {name: columns.get(name, name) for name in _COLUMNS}
-    known = {name for name, column in names.items() if column in stated}
+    known = {name for name, column in names.items() if column in in_file}
     if "question" not in known or len(known) == 1 or not columns.keys() <= known:
         raise ValueError(
-            f"{file} has the columns {', '.join(sorted(stated)) or '(none)'}: expected question, "
+            f"{file} has the columns {', '.join(sorted(in_file)) or '(none)'}: expected question, "
             'and passage, file or id. Name yours with --label_columns "{question: ..., '
             'passage: ...}".'
         )
@@ -108,7 +108,9 @@ def _write_lines(file: Path, lines: Iterable[str]) -> None:
 
 def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[frozenset[str]]:
     """Return the passages that a label may be about, of each document apart."""
-    name, quote = _key(label["id"] or label["file"]), _letters(label["passage"])
+    name, quote = _key(f"{label['file']}#{label['id']}"), _letters(label["passage"])
+    if name not in names:
+        name = _key(label["id"] or label["file"])
     groups = names.get(name, set())
     if not quote:
         return groups
@@ -131,32 +133,48 @@ class _QuoteFinder:
 
     def __init__(self, corpus: Path, owners: Mapping[str, str]) -> None:
         self._ids, self._owners = list[str](), list[str]()
-        self._whole: dict[str, set[frozenset[str]]] = defaultdict(set)
-        parts = []
+        self._starts, self._ends = list[int](), list[int]()  # of passages, in `_text`
+        self._by_text: dict[str, set[frozenset[str]]] = defaultdict(set)
+        parts, end, before = list[str](), 0, ""
         for row in read_json(corpus):
             passage, owner, text = row["_id"], owners[row["_id"]], _letters(row["text"])
-            parts.append(text if self._owners[-1:] == [owner] else f"\0{text}")
-            self._whole[text].add(frozenset([passage]))
+            is_next = self._owners[-1:] == [owner]
+            n_repeated = _count_repeated(before, text) if is_next else 0
+            parts.append(text[n_repeated:] if is_next else f"\0{text}")
+            self._starts.append(end - n_repeated)
+            end += len(parts[-1])
+            self._ends.append(end)
+            self._by_text[text].add(frozenset([passage]))
             self._ids.append(passage)
             self._owners.append(owner)
+            before = text
         self._text = "".join(parts)
-        self._ends = [*accumulate(map(len, parts))]
 
     def find(self, quote: str) -> set[frozenset[str]]:
         """Return the passages of each document that has the quote (see `_letters`).
 
         Passages that are the quote come before those of which it is a part.
         """
-        if quote in self._whole:
-            return self._whole[quote]
+        if quote in self._by_text:
+            return self._by_text[quote]
         groups: dict[str, set[str]] = defaultdict(set)
         place = self._text.find(quote)
         while place >= 0:
             first = bisect_right(self._ends, place)
-            last = bisect_right(self._ends, place + len(quote) - 1)
-            groups[self._owners[first]].update(self._ids[first : last + 1])
+            stop = bisect_left(self._starts, place + len(quote))
+            groups[self._owners[first]].update(self._ids[first:stop])
             place = self._text.find(quote, place + 1)
         return set(map(frozenset, groups.values()))
+
+
+def _count_repeated(before: str, text: str) -> int:
+    """Count the letters that a passage repeats of the one before, which overlaps with it."""
+    place = before.find(text[:_LEAST_REPEATED])
+    while place >= 0:
+        if text.startswith(before[place:]):
+            return len(before) - place
+        place = before.find(text[:_LEAST_REPEATED], place + 1)
+    return 0
 
 
 def _key(name: str) -> str:
@@ -167,17 +185,17 @@ def _key(name: str) -> str:
 
 def _index_names(documents: Iterable[WrittenDocument]) -> Names:
     """A document is named by its path, its path in the given folder, its file, or its row's id."""
-    found: dict[str, set[frozenset[str]]] = defaultdict(set)
+    names: dict[str, set[frozenset[str]]] = defaultdict(set)
     for document, passages in documents:
-        name = _key(document)
-        file, _, row_id = name.partition("#")
-        for each in {name, name.partition("/")[2], row_id or file.rpartition("/")[2]}:
-            found[each].add(frozenset(passages))
+        path = _key(document)
+        file, _, row_id = path.partition("#")
+        for name in {path, path.partition("/")[2], row_id or file.rpartition("/")[2]}:
+            names[name].add(frozenset(passages))
     for _, passages in documents:
         for passage in passages:
-            found.setdefault(_key(passage), {frozenset([passage])})
-    found.pop("", None)
-    return found
+            names.setdefault(_key(passage), {frozenset([passage])})
+    names.pop("", None)
+    return names
 
 
 def _split_of(document: str) -> str:

@@ -56,19 +56,20 @@ def load_reported(source: str | Path, *, split: str) -> Collection:
     """
     loaded, (layout, folder, beside) = load_collection(source, split=split), _find(source)
     others = set(beir.find_judgements(folder, **beside)) if layout is beir else set()
-    shared = {}
+    shared: dict[str, int] = {}
     for other in sorted(others - {split, beir.SAME_SPLITS.get(split)}):
         with suppress(ValueError):  # it cannot be read
-            queries = load_collection(source, split=other).queries
-            shared[other] = len(_find_shared(loaded.queries, queries))
-    for other, n_shared in shared.items():
-        if n_shared:
-            logger.warning(
-                "%d of the %d queries of %s are also in %s: results are too good if the system was"
-                " trained or chosen on these.",
-                *(n_shared, len(loaded.queries), split, other),
-            )
-    return replace(loaded, shared={name: n for name, n in shared.items() if n})
+            questions, judgements = beir.read_split(folder, other, **beside)
+            judged = {query for query, _, _ in judgements or ()}
+            queries = {query: text for query, text, _ in questions if query in judged}
+            if n_shared := len(_find_shared(loaded.queries, queries)):
+                shared[other] = n_shared
+                logger.warning(
+                    "%d of the %d queries of %s are also in %s: results are too good if the system"
+                    " was trained or chosen on these.",
+                    *(n_shared, len(loaded.queries), split, other),
+                )
+    return replace(loaded, shared=shared)
 
 
 def _find_shared(queries: Mapping[str, str], others: Mapping[str, str]) -> set[str]:
@@ -147,8 +148,8 @@ def _find(source: str | Path) -> tuple[ModuleType, Path, dict[str, Path]]:
         if layout.is_layout(folder):
             return layout, folder, beside
     known = "; or ".join(layout.DESCRIPTION for layout in _LAYOUTS)
-    what = f"which holds {list_names(folder)}" if folder.exists() else "which does not exist"
+    state = f"which holds {list_names(folder)}" if folder.exists() else "which does not exist"
     raise FileNotFoundError(
-        f"no collection at {source}, {what}: expected a data set on the Hub (owner/name), or a"
+        f"no collection at {source}, {state}: expected a data set on the Hub (owner/name), or a"
         f" folder with {known}."
     )

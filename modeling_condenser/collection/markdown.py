@@ -16,8 +16,9 @@ _BLOCKS = (  # which markdownify does not know, or marks
     "menu option search summary"
 ).split()
 _XML = re.compile(r"\A\s*<\?xml[^>]*>")
-_FRONT_MATTER = re.compile(r"\A---\n(.*?\n)(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
-_STATED_TITLE = re.compile(r"""^title:[ \t]*["']?(.*?)["']?[ \t]*$""", re.MULTILINE)
+# A text may also begin with a rule (---), after which there is no key.
+_FRONT_MATTER = re.compile(r"\A---\n(\s*[\w-]+:.*?\n)(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
+_TITLE_LINE = re.compile(r"""^title:[ \t]*["']?(.*?)["']?[ \t]*$""", re.MULTILINE)
 _TABLE_RULE = re.compile(r"^\|[ |:-]+\|\n?", re.MULTILINE)  # between head and rows
 
 
@@ -74,8 +75,8 @@ def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
         elif token.type == "html_block":
             texts.append(BeautifulSoup(token.content, "lxml").get_text() + "\n\n")
     highest = {above[0][1] for above, _ in parts if above and above[0][0] == 1}
-    if front and (stated := _STATED_TITLE.search(front[1])):
-        title = stated[1]
+    if front and (title_line := _TITLE_LINE.search(front[1])):
+        title = title_line[1]
     elif len(highest) == 1:
         title = highest.pop()
     sections = []

@@ -143,8 +143,8 @@ def find_rows(passages: Dataset, ids: Iterable[str], *, strict: bool = True) -> 
     wanted = sorted(set(ids))
     column = passages.select_columns(["_id"]).with_format("arrow")[:]["_id"]
     is_wanted = pc.is_in(column, value_set=pa.array(wanted, type=column.type))
-    found = column.filter(is_wanted).to_pylist()
-    rows: dict[str, int] = dict(zip(found, np.flatnonzero(is_wanted).tolist(), strict=True))
+    in_passages = column.filter(is_wanted).to_pylist()
+    rows: dict[str, int] = dict(zip(in_passages, np.flatnonzero(is_wanted).tolist(), strict=True))
     if strict and (missing := [name for name in wanted if name not in rows]):
         raise ValueError(
             f"{len(missing)} of {len(wanted)} passage ids are not in the collection, such as"
@@ -156,16 +156,16 @@ def find_rows(passages: Dataset, ids: Iterable[str], *, strict: bool = True) -> 
 def find_texts(passages: Dataset, ids: Iterable[str]) -> dict[str, str]:
     """Return the text of each id; see `find_rows`."""
     rows = find_rows(passages, ids)
-    found = titles_and_texts(passages, list(rows.values()))
-    return {passage_id: text for passage_id, (_, text) in zip(rows, found, strict=True)}
+    texts = [text for _, text in titles_and_texts(passages, list(rows.values()))]
+    return dict(zip(rows, texts, strict=True))
 
 
 def titles_and_texts(passages: Dataset, rows: Sequence[int] | np.ndarray) -> list[tuple[str, str]]:
     """Return the titles and texts of rows, in the given order."""
     # Reading in the order of the file is several times as fast as in any other order.
     unique, inverse = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
-    found = passages[unique]
-    pairs = list(zip(found["title"], found["text"], strict=True))
+    batch = passages[unique]
+    pairs = list(zip(batch["title"], batch["text"], strict=True))
     return [pairs[i] for i in inverse]
 
 

@@ -57,7 +57,7 @@ def sentence_starts(text: str) -> list[int]:
     """
     starts = {start for start, _ in _splitter().span_tokenize(text)}
     if not text.isascii():
-        starts.update(found.end() for found in _END.finditer(text))
+        starts.update(mark.end() for mark in _END.finditer(text))
     starts.update(_line_starts(text))
     return sorted(starts)
 
@@ -66,13 +66,13 @@ def _line_starts(text: str) -> Iterator[int]:
     """Where the lines begin that begin a sentence."""
     paragraph: list[regex.Match] = []  # its line breaks
     first = 0
-    for found in _LINE_BREAK.finditer(text):
-        if _SINGLE.fullmatch(found[0]):
-            paragraph.append(found)
+    for line_break in _LINE_BREAK.finditer(text):
+        if _SINGLE.fullmatch(line_break[0]):
+            paragraph.append(line_break)
             continue
-        yield from _unwrapped(text, first, found.start(), paragraph)
-        yield found.end()
-        paragraph, first = [], found.end()
+        yield from _unwrapped(text, first, line_break.start(), paragraph)
+        yield line_break.end()
+        paragraph, first = [], line_break.end()
     yield from _unwrapped(text, first, len(text), paragraph)
 
 
@@ -81,10 +81,9 @@ def _unwrapped(text: str, first: int, end: int, breaks: list[regex.Match]) -> It
     # Items of a list, rows and log entries are sentences; but a line of hard-wrapped prose (e-mail,
     # docstrings, PDF) ends because the next word did not fit. So a full line continues where full
     # lines are often followed by a lower-case letter; one in three, because German nouns are not.
-    starts = [found.end() for found in breaks]
-    lengths = [
-        found.start() - start for found, start in zip(breaks, [first, *starts], strict=False)
-    ]
+    starts = [line_break.end() for line_break in breaks]
+    ends = [line_break.start() for line_break in breaks]
+    lengths = [end - start for start, end in zip([first, *starts], ends, strict=False)]
     longest = max([*lengths, end - starts[-1]]) if breaks else 0
     is_full = [
         length >= max(_NARROWEST, longest * 2 / 3) and not _ITEM.match(text, start)

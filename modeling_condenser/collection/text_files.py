@@ -35,6 +35,7 @@ _JSON = json.JSONDecoder(parse_constant=lambda name: None)  # NaN and Infinity
 _JSON_CHUNK = 1 << 22  # characters
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character beyond U+FFFF, or both halves
 _PARQUET_ROWS = 256  # in memory
+_STSB_LINE = re.compile(r"([^\t]*\t){4}[\d.]+\t[^\t]*\t")  # the fifth column is a score
 _STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
 
 
@@ -210,7 +211,7 @@ def _read_csv(path: Path, columns: Sequence[str] | None, encoding: str) -> Itera
     """
     with _open_text(path, encoding=encoding) as stream:
         first = stream.readline()
-    if columns is None and first.count("\t") >= len(_STSB_COLUMNS) - 1:
+    if columns is None and _STSB_LINE.match(first):
         for _, line in read_lines(path):
             yield dict(zip(_STSB_COLUMNS, line.split("\t"), strict=False))
         return

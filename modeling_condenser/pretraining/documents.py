@@ -167,10 +167,10 @@ def _find_files(path: Path, source: Source) -> list[Path]:
 
     Empty and hidden files are left out, and of a folder the README, which describes data.
     """
-    found = find_files([str(path)]).values() if path.is_dir() else match_paths(path)
+    paths = find_files([str(path)]).values() if path.is_dir() else match_paths(path)
     files = [
         file
-        for file in found
+        for file in paths
         if plain_ending(file) in _ENDINGS and file.is_file() and file.stat().st_size > 0
     ]
     if path.is_dir():

@@ -195,6 +195,9 @@ def test_a_table_may_be_passages_and_labels_at_once_with_columns_of_any_name(tmp
     collect(sources=faq, out=out, labels=faq, label_columns=named, **columns)
     assert rows_of(out)[3]["_id"] == "faq.csv#003"
     assert relevant(out)["What is number 3?"] == {"faq.csv#003"} and len(relevant(out)) == 20
+    (tmp_path / "broken.csv").write_text(f"{faq.read_text()}\nbroken,off")
+    broken = collect(sources=tmp_path / "broken.csv", out=tmp_path / "broken", **columns)
+    assert (broken.passages, [*broken.unread]) == (20, ["broken.csv"])
     for wrong in ({"title_column": "titel"}, {"text_column": ["antwrt", "Antwort"]}):
         with pytest.raises(ValueError, match=r"No table has a column '.*'. Columns are Antwort"):
             collect(sources=faq, out=tmp_path / "other", **{**columns, **wrong})
@@ -202,29 +205,35 @@ def test_a_table_may_be_passages_and_labels_at_once_with_columns_of_any_name(tmp
         collect(sources=faq, out=out, labels=faq, label_columns={"question": "Fragen"}, **columns)
 
 
-def test_ids_of_rows_may_have_anchors_and_repeat_and_are_then_no_names(tmp_path):
+def test_ids_of_rows_may_have_anchors_and_repeat_and_then_need_a_file(tmp_path):
     long = " ".join(f"This is number {i}." for i in range(6))
     rows = f"id,text\na/b,{long}\na/b#2,Another.\n17,First.\n17,Second.\n"
     (tmp_path / "t.csv").write_text(rows)
+    (tmp_path / "u.csv").write_text("id,text\n17,Third.\n")
     (tmp_path / "labels.jsonl").write_text(
         '{"question": "a", "id": "a/b#2"}\n{"question": "b", "id": 17.0}\n'
+        '{"question": "c", "id": 17, "file": "u.csv"}\n'
     )
+    sources = [tmp_path / "t.csv", tmp_path / "u.csv"]
     labels, out = tmp_path / "labels.jsonl", tmp_path / "out"
-    done = collect(sources=tmp_path / "t.csv", out=out, labels=labels, max_tokens=16)
-    names = ["t.csv#a/b", "t.csv#a/b#2", "t.csv#a/b#2_", "t.csv#17", "t.csv#17_"]
+    done = collect(sources=sources, out=out, labels=labels, max_tokens=16)
+    names = ["t.csv#a/b", "t.csv#a/b#2", "t.csv#a/b#2_", "t.csv#17", "t.csv#17_", "u.csv#17"]
     assert [row["_id"] for row in rows_of(out)] == names
-    assert relevant(out) == {"a": {"t.csv#a/b#2_"}}
+    assert relevant(out) == {"a": {"t.csv#a/b#2_"}, "c": {"u.csv#17"}}
     assert done.left_out == {"names several documents": 1}
 
 
 def test_a_label_is_about_each_passage_that_has_a_part_of_its_text(tmp_path, write_text):
     sentences = [f"Sentence {n} is about the thing called {n}." for n in range(8)]
     file = write_text(" ".join(sentences), "a.txt")
-    labels = write_text(f"question,passage\nwhich,{sentences[1]}\n", "labels.csv")
+    quotes = f"which,{sentences[1]}\nwhich four,{' '.join(sentences[2:6])}\n"
+    labels = write_text(f"question,passage\n{quotes}", "labels.csv")
     collect(sources=file, out=tmp_path / "out", labels=labels, max_tokens=17, overlap=8)
-    holding = {row["_id"] for row in rows_of(tmp_path / "out") if sentences[1] in row["text"]}
-    assert relevant(tmp_path / "out") == {"which": holding}
-    assert len(holding) == 2
+    # Passages have two sentences each, of which the second is the first of the next passage.
+    assert relevant(tmp_path / "out") == {
+        "which": {"a.txt#1", "a.txt#2"},
+        "which four": {f"a.txt#{i}" for i in range(2, 7)},
+    }
 
 
 def test_labels_find_texts_and_files_whatever_the_unicode_form(tmp_path, write_text):
@@ -281,6 +290,7 @@ def test_a_title_that_is_as_long_as_a_passage_leaves_half_of_it_to_the_text(tmp_
             "max_tokens is 20 and overlap is 30: expected",
         ),
         ({"labels": "none.csv"}, "There is no file none.csv"),
+        ({"out": "made", "labels": "made/corpus.jsonl"}, "corpus.jsonl is in made, which is repl"),
         ({"sources": ["none"]}, "There is no file or folder none"),
         ({"out": "full"}, "full is not empty and was not written by `collect`. The last word"),
         ({"sources": ["made"]}, "made is a collection that `collect` wrote"),

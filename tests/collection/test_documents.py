@@ -118,6 +118,8 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
             (("Two",), "# f\n\n| g | h |\n| i | j | k |"),
         ],
     )
+    # A rule at the start is not front matter.
+    assert split_markdown("---\n# Sea\nsalt\n\n---\nfish\n") == ("Sea", [((), "salt\n\nfish")])
     assert split_markdown("Rivers\n===\n\nflow\n") == ("Rivers", [((), "flow")])
 
 
@@ -209,11 +211,12 @@ def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
     assert "'broken' is not JSON" in reader.unread["in/f.jsonl"]
 
 
-@pytest.mark.parametrize("sep", [",", ";", "|"])
+@pytest.mark.parametrize("sep", [",", ";", "|", "\t"])
 @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
 def test_values_of_tables_stay_as_they_are_written(sep, quoting, tmp_path):
     texts = ["007", "NA", "None", "2020-01-01", 'He said "hi", once', "two\nlines", "a\u2028b", "é"]
     table = pd.DataFrame({"query": [f"q{i}" for i in range(len(texts))], "text": texts})
+    table = table.assign(**{f"column{i}": texts for i in range(6)})
     table.to_csv(tmp_path / "a.csv", index=False, quoting=quoting, sep=sep)
     table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
     table.to_parquet(tmp_path / "a.parquet")
