@@ -83,17 +83,18 @@ def load_training_data(
         passages = collection.passages
         facts["passages_fingerprint"] = fingerprint_passages(passages)
         table, left_out = _collection_examples(recipe, contract, collection)
-    what = str(recipe.data or recipe.negatives or recipe.collection)
+    source = str(recipe.data or recipe.negatives or recipe.collection)
     if left_out:
         facts["left_out"] = dict(left_out)
-        logger.warning("%s: left out %s; %d examples remain.", what, dict(left_out), len(table))
+        logger.warning("%s: left out %s; %d examples remain.", source, dict(left_out), len(table))
     if not len(table):
-        raise ValueError(f"{what} contains no training example (left out: {dict(left_out)}).")
-    n_negatives = _count_negatives(recipe, table, what)
+        raise ValueError(f"{source} contains no training example (left out: {dict(left_out)}).")
+    n_negatives = _count_negatives(recipe, table, source)
     if recipe.train_size is not None:  # the subsets of one seed are nested
         if recipe.train_size > len(table):
             raise ValueError(
-                f"train_size is {recipe.train_size}, but {what} has {len(table)} training examples."
+                f"train_size is {recipe.train_size}, but {source} has {len(table)} training "
+                "examples."
             )
         order = np.random.default_rng(recipe.subset_seed).permutation(len(table))
         table = table.select(np.sort(order[: recipe.train_size]))
@@ -105,7 +106,7 @@ def load_training_data(
     return TrainingData(table.with_transform(drawn), drawn, facts)
 
 
-def _count_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
+def _count_negatives(recipe: FinetuningRecipe, table: Dataset, source: str) -> int:
     """Return with how many negatives each example is trained."""
     if recipe.objective == "triplet":
         return 1
@@ -115,7 +116,7 @@ def _count_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int
     numbers = [length - 1 for length in lengths.unique().to_pylist()]
     if len(numbers) > 1:
         raise ValueError(
-            f"The examples of {what} have from {min(numbers)} to {max(numbers)} negatives: set "
+            f"The examples of {source} have from {min(numbers)} to {max(numbers)} negatives: set "
             "n_negatives, the number to train with (drawn anew in each epoch)."
         )
     return numbers[0]
@@ -311,7 +312,10 @@ def _collection_examples(
                 f"objective {recipe.objective} needs a cross-encoder's scores, but the file has "
                 "none: mine with cross_encoder, or use objective contrastive."
             )
-        positives = line.get("positive_ids") or judged[query_id]
+        positives = line.get("positive_ids") or judged.get(query_id)
+        if not positives:
+            left_out["lines of queries without a positive"] += 1
+            continue
         known_ids, known_contents = known.find(query_id, positives)
         rows = index.rows(negatives)
         kept = []

@@ -157,13 +157,13 @@ def load(seed: int = 0, **settings: Any) -> TrainingData:
 
 @pytest.fixture(scope="module")
 def marco(tmp_path_factory):
-    """A folder in MS MARCO's layout: 30 passages, of which 28 is a copy of 4; 10 queries."""
+    """A folder in MS MARCO's layout: 30 passages, of which 28 is a copy of 4; 10 judged queries."""
     folder = tmp_path_factory.mktemp("marco")
     files = {
         "para.txt": [f"{i}\ttext {4 if i == 28 else i}" for i in range(30)],
         "para.title.txt": [f"{i}\t{'-' if i % 2 else f'Title {i}'}" for i in range(30)],
-        "train.query.txt": [f"{i}\tquery {i}" for i in range(10)],
-        "qrels.train.tsv": [*(f"{i}\t0\t{i}\t1" for i in range(10)), "3\t0\t13\t1"],
+        "train.query.txt": [f"{i}\tquery {i}" for i in range(11)],
+        "qrels.train.tsv": [*(f"{i}\t0\t{i}\t1" for i in range(10)), "3\t0\t13\t1", "10\t0\t9\t0"],
     }
     for name, lines in files.items():
         (folder / name).write_text("\n".join(lines) + "\n")
@@ -189,13 +189,15 @@ def test_each_judged_pair_of_a_collection_is_an_example_identified_by_its_conten
 
 
 def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(marco, write_text):
-    file = write_text("3\t13,3,20,21\n4\t28,22,23\n5\t5\n99\t1\n", "train.negatives.tsv")
+    lines = "3\t13,3,20,21\n4\t28,22,23\n5\t5\n10\t1\n99\t1\n\n"
+    file = write_text(lines, "train.negatives.tsv")
     data = load(collection=str(marco), negatives=str(file))
     assert numbers(data) == ["3 3 20 21", "3 13 20 21", "4 4 22 23"]
     assert data.examples[0]["negative_1"] == "p: Title 20 | text 20"
     assert data.facts["n_negatives"] == 2
     assert data.facts["left_out"] == {
         "lines of queries that are not in the split": 1,
+        "lines of queries without a positive": 1,
         "rows without a negative": 1,
     }
 

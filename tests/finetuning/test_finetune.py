@@ -16,7 +16,7 @@ from transformers import AutoModel
 
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.verdict import judge
+from modeling_condenser.evaluation.verdict import compare_with_start
 from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.files.run_folder import read_run
 from modeling_condenser.finetuning.finetune import (
@@ -273,11 +273,23 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
     assert dev is not None
     assert not dev.queries.keys() & load_collection(with_dev, split="train").queries.keys()
     start = Retriever(encoder, similarity="dot")
-    expected = str(judge(start, Retriever(whole), dev))
+    expected = str(compare_with_start(start, Retriever(whole), dev))
     verdict = read_provenance(whole)[-1].run["verdict"]
+    assert read_run(whole.parent)["verdict"] == verdict  # before a push
     assert verdict.partition(";")[0] == expected.partition(";")[0]
     outcome = verdict.partition(":")[0]
     assert f"Verdict against its start: {outcome}" in (whole / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_pushed_card_has_the_verdict(loopback_hub, train, encoder, with_dev):
+    name = "owner/retriever"
+    settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
+    model = train(**settings, push_to_hub=True, hub_model_id=name)
+    files = loopback_hub.repo(name).files()
+    assert files["README.md"] == (model / "README.md").read_bytes()
+    assert b"Verdict against its start: " in files["README.md"]
+    assert not [file for file in files if file.endswith((".bin", ".pt", ".pth"))]
 
 
 def test_without_dev_queries_or_on_request_the_last_weights_are_kept(
