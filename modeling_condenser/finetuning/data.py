@@ -49,6 +49,7 @@ _BLANK, _NO_NEGATIVE = "rows with a blank text", "rows without a negative"
 
 _TEXT = Value("string")
 _BOOKKEEPING = {"left_out": _TEXT, "row_number": Value("int64")}  # the reason; the example's number
+_DPR = {"query": _TEXT, "positive": _TEXT, "negatives": List(_TEXT)}
 _PAIR = {"sentence1": _TEXT, "sentence2": _TEXT, "label": Value("float64"), **_BOOKKEEPING}
 
 
@@ -189,10 +190,10 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
     options: dict[str, Any] = {}
     if ending == ".json":
         with open_text(Path(file)) as text:
-            if text.read(1) == "[":
+            if '"positive_ctxs"' in text.read(_CHARACTERS_AT_ONCE):
                 changed = Path(file).stat().st_mtime_ns  # `datasets` has a cache by arguments
                 options = {"file": file, "separator": title_separator, "changed": changed}
-                return Dataset.from_generator(_read_array, gen_kwargs=options)
+                return Dataset.from_generator(_read_dpr_file, Features(_DPR), gen_kwargs=options)
     if _READERS[ending] == "csv":
         options = {"sep": ",", "keep_default_na": False, "nrows": recipe.first_rows}
         if ending == ".tsv":
@@ -206,8 +207,14 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
     return load_dataset(_READERS[ending], data_files=file, split="train", **options)
 
 
-def _read_array(file: str, separator: str, changed: int) -> Iterator[Row]:
-    """Read a JSON array item by item, because those of DPR have gigabytes; see `read_dpr`."""
+def _read_dpr_file(file: str, separator: str, changed: int) -> Iterator[Row]:
+    """Read the rows of a JSON file of DPR, which is an array of gigabytes; see `read_dpr`."""
+    for entry in read_array(file):
+        yield read_dpr(entry, separator)
+
+
+def read_array(file: str) -> Iterator[Row]:
+    """Read a JSON array of objects, one object at a time."""
     decoder, text = json.JSONDecoder(), ""
     with open_text(Path(file)) as stream:
         while chunk := stream.read(_CHARACTERS_AT_ONCE):
@@ -218,7 +225,7 @@ def _read_array(file: str, separator: str, changed: int) -> Iterator[Row]:
                     item, place = decoder.raw_decode(text, start)
                 except json.JSONDecodeError:  # the item ends in the next chunk
                     break
-                yield read_dpr(item, separator) if "positive_ctxs" in item else item
+                yield item
             text = text[place:]
     if text.strip("[] \r\n\t"):
         raise ValueError(f"{file} is not a JSON array, or its end is missing: {text!r:.80}.")
@@ -249,8 +256,9 @@ def make_example(row: Row, recipe: FinetuningRecipe, contract: EncodingContract)
 
 def _negatives_of(row: Row) -> list[str]:
     """The list `negatives`, or `negative`, or `negative_1`, ...; empty if there are none."""
-    if row.get("negatives") is not None:
-        return row["negatives"]
+    negatives = row.get("negatives")
+    if negatives is not None:
+        return [negatives] if isinstance(negatives, str) else negatives
     names = ["negative"]
     if "negative" not in row:
         names = list(takewhile(row.__contains__, (f"negative_{n}" for n in count(1))))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from datasets.exceptions import DatasetGenerationError
 
 from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.finetuning import data as data_module
@@ -19,6 +18,7 @@ from modeling_condenser.finetuning.data import (
     make_example,
     make_graded_pair,
     open_rows,
+    read_array,
     read_dpr,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
@@ -67,11 +67,10 @@ def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeyp
     file = tmp_path / f"array-{chunk}.json"
     file.write_text(json.dumps(values, indent=2, ensure_ascii=bool(chunk % 2)), "utf-8")
     monkeypatch.setattr(data_module, "_CHARACTERS_AT_ONCE", chunk)
-    assert read(file) == values
+    assert list(read_array(str(file))) == values
     file.write_text('[{"a": 1}, {"a": 2')
-    with pytest.raises(DatasetGenerationError) as caught:
-        read(file)
-    assert "its end is missing" in str(caught.value.__cause__)
+    with pytest.raises(ValueError, match="its end is missing"):
+        list(read_array(str(file)))
 
 
 def test_one_hub_data_set_is_read_by_configuration_split_and_revision(monkeypatch):
@@ -104,6 +103,7 @@ KL = {"objective": "kl"}
         ({}, {"negative": "a", "scores": [1]}, {"passages": ["p: c", "p: a"]}),
         ({"n_negatives": 0}, {"negative": "a"}, {"passages": ["p: c"]}),
         (KL, {"negatives": ["c", "a", " ", "b"], "scores": [3, 9, 1, 9, 2.5]}, SCORED),
+        ({}, {"negatives": "one"}, {"passages": ["p: c", "p: one"]}),
         (KL, {**NUMBERED, "scores": [3, 1, 2.5]}, SCORED),
     ],
 )
@@ -123,7 +123,7 @@ def test_graded_scores_become_0_to_1():
         make_graded_pair({**rows[0], "score": 9}, recipe, CONTRACT)
 
 
-def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles():
+def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles(write_text):
     dog, cat = {"title": "Dog", "text": "Dogs bark."}, {"title": "Cat", "text": "Cats do not."}
     entry = {  # as in biencoder-nq-train.json
         "question": "who barks",
@@ -138,6 +138,10 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles():
     assert first["query"] == "q: who barks"
     assert first["passages"] == [positive, "p: Cat | Cats do not.", "p: Trees have bark."]
     assert second["passages"] == [positive, "p: Sun | It shines."]
+    # The file is an array, whose first 1,000 entries, here without negatives, do not decide types.
+    alone = {**entry, "negative_ctxs": [], "hard_negative_ctxs": []}
+    rows = read(write_text(json.dumps([alone] * 1000 + [entry]), "dpr.json"))
+    assert rows[0]["negatives"] == [] and rows[1000] == read_dpr(entry, " ")
 
 
 def test_rows_that_cannot_teach_are_left_out_with_the_reason():
