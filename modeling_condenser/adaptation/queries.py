@@ -128,7 +128,8 @@ def read_queries(file: Path, ids: Sequence[str]) -> list[Query]:
     """
     rows = {name: row for row, name in enumerate(ids)}
     queries = []
-    for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):
+    lines = file.read_text("utf-8").split("\n")  # splitlines would split texts at U+2028
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         record = json.loads(line)

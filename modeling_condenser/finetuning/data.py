@@ -49,6 +49,7 @@ _BLANK, _NO_NEGATIVE = "rows with a blank text", "rows without a negative"
 
 _TEXT = Value("string")
 _BOOKKEEPING = {"left_out": _TEXT, "row_number": Value("int64")}  # the reason; the example's number
+_DPR = {"query": _TEXT, "positive": _TEXT, "negatives": List(_TEXT)}
 _PAIR = {"sentence1": _TEXT, "sentence2": _TEXT, "label": Value("float64"), **_BOOKKEEPING}
 
 
@@ -83,17 +84,18 @@ def load_training_data(
         passages = collection.passages
         facts["passages_fingerprint"] = fingerprint_passages(passages)
         table, left_out = _collection_examples(recipe, contract, collection)
-    what = str(recipe.data or recipe.negatives or recipe.collection)
+    source = str(recipe.data or recipe.negatives or recipe.collection)
     if left_out:
         facts["left_out"] = dict(left_out)
-        logger.warning("%s: left out %s; %d examples remain.", what, dict(left_out), len(table))
+        logger.warning("%s: left out %s; %d examples remain.", source, dict(left_out), len(table))
     if not len(table):
-        raise ValueError(f"{what} contains no training example (left out: {dict(left_out)}).")
-    n_negatives = _count_negatives(recipe, table, what)
+        raise ValueError(f"{source} contains no training example (left out: {dict(left_out)}).")
+    n_negatives = _count_negatives(recipe, table, source)
     if recipe.train_size is not None:  # the subsets of one seed are nested
         if recipe.train_size > len(table):
             raise ValueError(
-                f"train_size is {recipe.train_size}, but {what} has {len(table)} training examples."
+                f"train_size is {recipe.train_size}, but {source} has {len(table)} training "
+                "examples."
             )
         order = np.random.default_rng(recipe.subset_seed).permutation(len(table))
         table = table.select(np.sort(order[: recipe.train_size]))
@@ -105,7 +107,7 @@ def load_training_data(
     return TrainingData(table.with_transform(drawn), drawn, facts)
 
 
-def _count_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
+def _count_negatives(recipe: FinetuningRecipe, table: Dataset, source: str) -> int:
     """Return with how many negatives each example is trained."""
     if recipe.objective == "triplet":
         return 1
@@ -115,7 +117,7 @@ def _count_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int
     numbers = [length - 1 for length in lengths.unique().to_pylist()]
     if len(numbers) > 1:
         raise ValueError(
-            f"The examples of {what} have from {min(numbers)} to {max(numbers)} negatives: set "
+            f"The examples of {source} have from {min(numbers)} to {max(numbers)} negatives: set "
             "n_negatives, the number to train with (drawn anew in each epoch)."
         )
     return numbers[0]
@@ -188,10 +190,10 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
     options: dict[str, Any] = {}
     if ending == ".json":
         with open_text(Path(file)) as text:
-            if text.read(1) == "[":
+            if '"positive_ctxs"' in text.read(_CHARACTERS_AT_ONCE):
                 changed = Path(file).stat().st_mtime_ns  # `datasets` has a cache by arguments
                 options = {"file": file, "separator": title_separator, "changed": changed}
-                return Dataset.from_generator(_read_array, gen_kwargs=options)
+                return Dataset.from_generator(_read_dpr_file, Features(_DPR), gen_kwargs=options)
     if _READERS[ending] == "csv":
         options = {"sep": ",", "keep_default_na": False, "nrows": recipe.first_rows}
         if ending == ".tsv":
@@ -205,8 +207,14 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
     return load_dataset(_READERS[ending], data_files=file, split="train", **options)
 
 
-def _read_array(file: str, separator: str, changed: int) -> Iterator[Row]:
-    """Read a JSON array item by item, because those of DPR have gigabytes; see `read_dpr`."""
+def _read_dpr_file(file: str, separator: str, changed: int) -> Iterator[Row]:
+    """Read the rows of a JSON file of DPR, which is an array of gigabytes; see `read_dpr`."""
+    for entry in read_array(file):
+        yield read_dpr(entry, separator)
+
+
+def read_array(file: str) -> Iterator[Row]:
+    """Read a JSON array of objects, one object at a time."""
     decoder, text = json.JSONDecoder(), ""
     with open_text(Path(file)) as stream:
         while chunk := stream.read(_CHARACTERS_AT_ONCE):
@@ -217,7 +225,7 @@ def _read_array(file: str, separator: str, changed: int) -> Iterator[Row]:
                     item, place = decoder.raw_decode(text, start)
                 except json.JSONDecodeError:  # the item ends in the next chunk
                     break
-                yield read_dpr(item, separator) if "positive_ctxs" in item else item
+                yield item
             text = text[place:]
     if text.strip("[] \r\n\t"):
         raise ValueError(f"{file} is not a JSON array, or its end is missing: {text!r:.80}.")
@@ -248,8 +256,9 @@ def make_example(row: Row, recipe: FinetuningRecipe, contract: EncodingContract)
 
 def _negatives_of(row: Row) -> list[str]:
     """The list `negatives`, or `negative`, or `negative_1`, ...; empty if there are none."""
-    if row.get("negatives") is not None:
-        return row["negatives"]
+    negatives = row.get("negatives")
+    if negatives is not None:
+        return [negatives] if isinstance(negatives, str) else negatives
     names = ["negative"]
     if "negative" not in row:
         names = list(takewhile(row.__contains__, (f"negative_{n}" for n in count(1))))
@@ -311,7 +320,10 @@ def _collection_examples(
                 f"objective {recipe.objective} needs a cross-encoder's scores, but the file has "
                 "none: mine with cross_encoder, or use objective contrastive."
             )
-        positives = line.get("positive_ids") or judged[query_id]
+        positives = line.get("positive_ids") or judged.get(query_id)
+        if not positives:
+            left_out["lines of queries without a positive"] += 1
+            continue
         known_ids, known_contents = known.find(query_id, positives)
         rows = index.rows(negatives)
         kept = []

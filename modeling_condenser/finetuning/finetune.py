@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from accelerate import PartialState
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from torch.utils.data import SequentialSampler
+from transformers.trainer_utils import TrainOutput
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection, load_dev
@@ -26,13 +26,8 @@ from modeling_condenser.evaluation.measures import measure_in_memory
 from modeling_condenser.evaluation.verdict import MEASURE, compare_with_start
 from modeling_condenser.files.contract import Pooling
 from modeling_condenser.files.models import find_model_folder, is_checkpoint
-from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.export import write_repository
-from modeling_condenser.publishing.provenance import (
-    FINETUNING,
-    read_provenance,
-    write_provenance,
-)
+from modeling_condenser.publishing.provenance import FINETUNING, read_provenance
 from modeling_condenser.training.run import run_training, scale_learning_rate
 from modeling_condenser.training.trainer import START, ResumableTrainer
 
@@ -68,6 +63,11 @@ def finetune(**settings: Any) -> Path:
     dev = None
     if settings.get("load_best_model_at_end", settings.get("eval_strategy") != "no"):
         dev = load_dev_queries(settings)
+    if dev is None and settings.get("load_best_model_at_end"):
+        raise ValueError(
+            "load_best_model_at_end needs dev queries: set collection to one with a split dev "
+            "(qrels/dev.tsv), or leave it out."
+        )
     # Without dev queries, only a recipe that sets save_steps wants checkpoints.
     saving: dict[str, Any] = {"save_strategy": "steps" if "save_steps" in settings else "no"}
     if dev is not None:
@@ -91,7 +91,7 @@ def finetune(**settings: Any) -> Path:
         data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
         return RetrieverTrainer(recipe, encoder, data, arguments, dev=dev)
 
-    folder = run_training(
+    return run_training(
         settings,
         make_trainer,
         FinetuningRecipe,
@@ -100,9 +100,6 @@ def finetune(**settings: Any) -> Path:
         report_to="none",
         **saving,
     )
-    if dev is not None and PartialState().is_main_process:
-        _add_verdict(settings["encoder"], folder, dev)
-    return folder
 
 
 def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
@@ -121,19 +118,6 @@ def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
         )
         return None
     return dev
-
-
-def _add_verdict(encoder: str, folder: Path, dev: Collection) -> None:
-    """Compare a result with its start on dev queries; its provenance and card say the verdict."""
-    *stages, stage = read_provenance(folder)
-    if "verdict" in stage.run:
-        return
-    result = Retriever(folder)
-    verdict = compare_with_start(open_trainable(encoder, **asdict(result.contract)), result, dev)
-    note = "; these queries chose the step, too, so a gain is overstated"
-    run = {**stage.run, "verdict": str(replace(verdict, queries=verdict.queries + note))}
-    write_provenance(folder, [*stages, replace(stage, run=run)])
-    write_card(folder)
 
 
 def open_trainable(name: str, *, dtype: Dtype = "float32", **contract: Any) -> Retriever:
@@ -190,7 +174,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         *,
         dev: Collection | None = None,
     ):
-        self.encoder = encoder
+        self.encoder, self.start, self.dev = encoder, recipe.encoder, dev
         self.facts = {"objective": recipe.objective, START: encoder.fingerprint, **data.facts}
         if recipe.objective in ("contrastive", "kl"):
             self.facts["temperature"] = recipe.loss_temperature
@@ -218,6 +202,16 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             evaluator=DevRanking(encoder, dev, seed=arguments.seed) if dev else None,
         )
         self.epoch_dependent = [data.negatives] if data.negatives else []
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train; then compare the result with its start on dev queries, for record and card."""
+        output = super().train(*args, **kwargs)
+        if self.dev is not None and self.is_world_process_zero():
+            start = open_trainable(self.start, **asdict(self.encoder.contract))
+            verdict = compare_with_start(start, self.encoder, self.dev)
+            note = "; these queries chose the step, too, so a gain is overstated"
+            self.facts["verdict"] = str(replace(verdict, queries=verdict.queries + note))
+        return output
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Add nothing: the library's card reads all data, and is not used."""

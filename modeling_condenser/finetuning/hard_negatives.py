@@ -30,7 +30,7 @@ def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
     """
     is_table = bool({".tsv", ".txt"} & {*file.suffixes})
     with open_text(file) as lines:
-        for line in lines:
+        for line in filter(str.strip, lines):
             if is_table:
                 query_id, passage_ids = line.rstrip("\n").split("\t")
                 record = {"query_id": query_id, "negative_ids": passage_ids.split(",")}

@@ -91,14 +91,17 @@ def mine(**settings: Any) -> Path:
     # The fusion of a hybrid system is chosen on the dev queries.
     dev = load_dev(recipe.collection, judged=recipe.split) if system.kind == "hybrid" else None
     data = [system.fingerprint, fingerprint_passages(collection.passages)]
-    data += [fingerprint_judgements(each) for each in (collection, dev) if each is not None]
+    data.append(fingerprint_judgements(collection))
+    if dev is not None:
+        data.append(fingerprint_judgements(dev))
     claim_run_folder(folder, settings, hash_data(data))
     negatives = folder / NEGATIVES_FILE
     if negatives.is_file():
         logger.info("%s is finished.", folder)
         return negatives
-    place = folder / "search"
-    searcher = open_searcher(system, collection.passages, place, settings=search, dev=dev)
+    searcher = open_searcher(
+        system, collection.passages, folder / "search", settings=search, dev=dev
+    )
     miner = Miner(recipe, collection, PassageIndex(collection.passages), scorer)
     with atomic_file(negatives) as file:
         sizes = _write_negatives(miner, searcher, labelled, file)
@@ -129,10 +132,10 @@ def _write_negatives(
     query_ids, sizes = list(labelled), []
     with bar(None, "mining", unit="query", total=len(query_ids)) as shown:
         for first in range(0, len(query_ids), _QUERIES_AT_ONCE):
-            some = query_ids[first : first + _QUERIES_AT_ONCE]
-            queries = {query_id: miner.collection.queries[query_id] for query_id in some}
+            batch = query_ids[first : first + _QUERIES_AT_ONCE]
+            queries = {query_id: miner.collection.queries[query_id] for query_id in batch}
             run = searcher.search(queries, depth=miner.recipe.last_rank)
-            for query_id in some:
+            for query_id in batch:
                 ranked = rank_passages(run.get(query_id, {}))
                 line = miner.mine(query_id, labelled[query_id], ranked)
                 if line is not None:

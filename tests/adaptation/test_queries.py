@@ -65,7 +65,8 @@ def test_queries_of_one_seed_are_the_same_and_of_different_passages():
 
 
 def write(file, *lines):
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    file.write_text(text, encoding="utf-8")
     return file
 
 
@@ -73,11 +74,11 @@ def test_a_file_names_passages_by_their_ids(tmp_path):
     file = write(
         tmp_path / "q.jsonl",
         {"query": "what do penguins eat", "passage_id": "p0"},
-        {"query": "why", "passage_id": 7},
+        {"query": "why\u2028now", "passage_id": 7},  # a line separator, which JSON allows
     )
     assert read_queries(file, ["p0", "p1", "7"]) == [
         Query("what do penguins eat", 0, "file"),
-        Query("why", 2, "file"),
+        Query("why\u2028now", 2, "file"),
     ]
 
 

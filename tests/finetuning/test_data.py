@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from datasets.exceptions import DatasetGenerationError
 
 from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.finetuning import data as data_module
@@ -19,6 +18,7 @@ from modeling_condenser.finetuning.data import (
     make_example,
     make_graded_pair,
     open_rows,
+    read_array,
     read_dpr,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
@@ -67,11 +67,10 @@ def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeyp
     file = tmp_path / f"array-{chunk}.json"
     file.write_text(json.dumps(values, indent=2, ensure_ascii=bool(chunk % 2)), "utf-8")
     monkeypatch.setattr(data_module, "_CHARACTERS_AT_ONCE", chunk)
-    assert read(file) == values
+    assert list(read_array(str(file))) == values
     file.write_text('[{"a": 1}, {"a": 2')
-    with pytest.raises(DatasetGenerationError) as caught:
-        read(file)
-    assert "its end is missing" in str(caught.value.__cause__)
+    with pytest.raises(ValueError, match="its end is missing"):
+        list(read_array(str(file)))
 
 
 def test_one_hub_data_set_is_read_by_configuration_split_and_revision(monkeypatch):
@@ -104,6 +103,7 @@ KL = {"objective": "kl"}
         ({}, {"negative": "a", "scores": [1]}, {"passages": ["p: c", "p: a"]}),
         ({"n_negatives": 0}, {"negative": "a"}, {"passages": ["p: c"]}),
         (KL, {"negatives": ["c", "a", " ", "b"], "scores": [3, 9, 1, 9, 2.5]}, SCORED),
+        ({}, {"negatives": "one"}, {"passages": ["p: c", "p: one"]}),
         (KL, {**NUMBERED, "scores": [3, 1, 2.5]}, SCORED),
     ],
 )
@@ -123,7 +123,7 @@ def test_graded_scores_become_0_to_1():
         make_graded_pair({**rows[0], "score": 9}, recipe, CONTRACT)
 
 
-def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles():
+def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles(write_text):
     dog, cat = {"title": "Dog", "text": "Dogs bark."}, {"title": "Cat", "text": "Cats do not."}
     entry = {  # as in biencoder-nq-train.json
         "question": "who barks",
@@ -138,6 +138,10 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles():
     assert first["query"] == "q: who barks"
     assert first["passages"] == [positive, "p: Cat | Cats do not.", "p: Trees have bark."]
     assert second["passages"] == [positive, "p: Sun | It shines."]
+    # The file is an array, whose first 1,000 entries, here without negatives, do not decide types.
+    alone = {**entry, "negative_ctxs": [], "hard_negative_ctxs": []}
+    rows = read(write_text(json.dumps([alone] * 1000 + [entry]), "dpr.json"))
+    assert rows[0]["negatives"] == [] and rows[1000] == read_dpr(entry, " ")
 
 
 def test_rows_that_cannot_teach_are_left_out_with_the_reason():
@@ -157,13 +161,13 @@ def load(seed: int = 0, **settings: Any) -> TrainingData:
 
 @pytest.fixture(scope="module")
 def marco(tmp_path_factory):
-    """A folder in MS MARCO's layout: 30 passages, of which 28 is a copy of 4; 10 queries."""
+    """A folder in MS MARCO's layout: 30 passages, of which 28 is a copy of 4; 10 judged queries."""
     folder = tmp_path_factory.mktemp("marco")
     files = {
         "para.txt": [f"{i}\ttext {4 if i == 28 else i}" for i in range(30)],
         "para.title.txt": [f"{i}\t{'-' if i % 2 else f'Title {i}'}" for i in range(30)],
-        "train.query.txt": [f"{i}\tquery {i}" for i in range(10)],
-        "qrels.train.tsv": [*(f"{i}\t0\t{i}\t1" for i in range(10)), "3\t0\t13\t1"],
+        "train.query.txt": [f"{i}\tquery {i}" for i in range(11)],
+        "qrels.train.tsv": [*(f"{i}\t0\t{i}\t1" for i in range(10)), "3\t0\t13\t1", "10\t0\t9\t0"],
     }
     for name, lines in files.items():
         (folder / name).write_text("\n".join(lines) + "\n")
@@ -189,13 +193,15 @@ def test_each_judged_pair_of_a_collection_is_an_example_identified_by_its_conten
 
 
 def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(marco, write_text):
-    file = write_text("3\t13,3,20,21\n4\t28,22,23\n5\t5\n99\t1\n", "train.negatives.tsv")
+    lines = "3\t13,3,20,21\n4\t28,22,23\n5\t5\n10\t1\n99\t1\n\n"
+    file = write_text(lines, "train.negatives.tsv")
     data = load(collection=str(marco), negatives=str(file))
     assert numbers(data) == ["3 3 20 21", "3 13 20 21", "4 4 22 23"]
     assert data.examples[0]["negative_1"] == "p: Title 20 | text 20"
     assert data.facts["n_negatives"] == 2
     assert data.facts["left_out"] == {
         "lines of queries that are not in the split": 1,
+        "lines of queries without a positive": 1,
         "rows without a negative": 1,
     }
 

@@ -45,10 +45,10 @@ def encoder(bert_folder, tmp_path_factory):
 def settings(encoder, collection, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finetuned") / "run"
     given = {"encoder": str(encoder), "collection": str(collection), "output_dir": str(folder)}
-    own = {"query_max_length": 16, "similarity": "cosine", "temperature": 0.05}
+    contract = {"query_max_length": 16, "similarity": "cosine", "temperature": 0.05}
     schedule = {"per_device_train_batch_size": 20, "num_train_epochs": 12, "learning_rate": 3e-3}
     quick = {"logging_steps": 2, "use_cpu": True, "disable_tqdm": True, "seed": 3}
-    return {**given, **own, **schedule, **quick}
+    return {**given, **contract, **schedule, **quick}
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +144,8 @@ def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert
     assert opened.contract == EncodingContract(40, 40, "mean", "dot", token_type_ids=True)
     assert [type(module) for module in opened.model] == [modules.Transformer, modules.Pooling]
     expected = SentenceTransformer(str(folder), device="cpu").encode(["a river"])
-    own = opened.model.encode(["a river"], normalize_embeddings=True)
-    assert torch.allclose(torch.tensor(own), torch.tensor(expected), atol=1e-6)
+    vectors = opened.model.encode(["a river"], normalize_embeddings=True)
+    assert torch.allclose(torch.tensor(vectors), torch.tensor(expected), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -186,19 +186,26 @@ def test_a_pooler_is_not_trained_and_a_new_one_becomes_the_identity(bert_folder)
     assert not any(parameter.requires_grad for parameter in pooler.parameters())
 
 
-def test_each_column_is_cut_where_encoding_cuts_it(train, write_jsonl, monkeypatch):
-    seen, original = [], RetrieverTrainer.compute_loss
+@pytest.fixture
+def trained_batches(monkeypatch):
+    """The inputs of the loss, in the order of the training."""
+    batches, original = [], RetrieverTrainer.compute_loss
 
     def compute_loss(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        seen.append(inputs)
+        batches.append(inputs)
         return original(self, model, inputs, *args, **kwargs)
 
     monkeypatch.setattr(RetrieverTrainer, "compute_loss", compute_loss)
+    return batches
+
+
+def test_each_column_is_cut_where_encoding_cuts_it(train, write_jsonl, trained_batches):
     text = "the river is near the old market and the engine is near the old museum " * 4
     rows = [{"query": text, "positive": f"{i} {text}", "negative": f"no {text}"} for i in range(4)]
     lengths = {"query_max_length": 8, "passage_max_length": 21}
     train(data=str(write_jsonl(rows)), max_steps=1, **lengths)
-    shapes = [value.shape[1] for name, value in seen[0].items() if name.endswith("input_ids")]
+    columns = {name: ids for name, ids in trained_batches[0].items() if name.endswith("input_ids")}
+    shapes = [ids.shape[1] for ids in columns.values()]
     assert shapes == [8, 21, 21]
 
 
@@ -215,24 +222,22 @@ def test_the_learning_rate_follows_the_size_of_the_encoder(train, bert_folder, w
         assert read_run(run)["learning_rate"] == pytest.approx(expected, rel=0.05)
 
 
-def test_rows_can_be_trained_in_their_order(train, write_jsonl, monkeypatch):
-    seen, original = [], RetrieverTrainer.compute_loss
-
-    def compute_loss(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        seen.append(inputs["query_input_ids"][:, 1:-1])
-        return original(self, model, inputs, *args, **kwargs)
-
-    monkeypatch.setattr(RetrieverTrainer, "compute_loss", compute_loss)
+def test_rows_can_be_trained_in_their_order(train, write_jsonl, trained_batches):
     rows = [{"query": f"{i} {i}", "positive": f"p {i}", "negative": "n"} for i in range(8)]
     data = {"data": str(write_jsonl(rows)), "max_steps": 4}
+
+    def epochs() -> tuple[torch.Tensor, torch.Tensor]:
+        queries = [batch["query_input_ids"][:, 1:-1] for batch in trained_batches]
+        trained_batches.clear()
+        return torch.cat(queries[:2]), torch.cat(queries[2:])
+
     train("sequential", **data, objective="triplet", order="sequential")
-    first, second = torch.cat(seen[:2]), torch.cat(seen[2:])
-    assert first.equal(second) and len({tuple(ids) for ids in first.tolist()}) == 8
-    seen.clear()
+    in_order, again = epochs()
+    assert in_order.equal(again) and len({tuple(ids) for ids in in_order.tolist()}) == 8
     train("shuffled", **data)
-    assert not torch.cat(seen[:2]).equal(first)
-    assert sorted(torch.cat(seen[:2]).tolist()) == sorted(first.tolist())
-    assert not torch.cat(seen[2:]).equal(torch.cat(seen[:2]))  # anew in each epoch
+    first, second = epochs()
+    assert not first.equal(in_order) and sorted(first.tolist()) == sorted(in_order.tolist())
+    assert not second.equal(first)  # anew in each epoch
 
 
 @pytest.fixture(scope="module")
@@ -275,9 +280,21 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
     start = Retriever(encoder, similarity="dot")
     expected = str(compare_with_start(start, Retriever(whole), dev))
     verdict = read_provenance(whole)[-1].run["verdict"]
+    assert read_run(whole.parent)["verdict"] == verdict  # before a push
     assert verdict.partition(";")[0] == expected.partition(";")[0]
     outcome = verdict.partition(":")[0]
     assert f"Verdict against its start: {outcome}" in (whole / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_pushed_card_has_the_verdict(loopback_hub, train, encoder, with_dev):
+    name = "owner/retriever"
+    settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
+    model = train(**settings, push_to_hub=True, hub_model_id=name)
+    files = loopback_hub.repo(name).files()
+    assert files["README.md"] == (model / "README.md").read_bytes()
+    assert b"Verdict against its start: " in files["README.md"]
+    assert not [file for file in files if file.endswith((".bin", ".pt", ".pth"))]
 
 
 def test_without_dev_queries_or_on_request_the_last_weights_are_kept(

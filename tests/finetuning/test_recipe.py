@@ -10,7 +10,6 @@ from modeling_condenser.files.settings import parse_settings, read_recipe
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
 PAIRS = {"data": "pairs.jsonl"}
-TRIPLES = {"data": "t.tsv", "objective": "triplet"}
 SCORED = {"data": "s.jsonl", "objective": "kl"}
 
 
@@ -34,9 +33,7 @@ def test_a_contrast_by_the_cosine_has_the_temperature_of_pretraining():
     [
         ({"collection": "c", **PAIRS}, "needs either a collection, .* or data"),
         ({"collection": "c", "objective": "kl"}, "kl .* needs negatives: .* `condenser mine`"),
-        ({"collection": "c", "objective": "mse_cosine"}, "trains on graded pairs: set data"),
         ({**PAIRS, "similarity": "euclidean"}, "'euclidean' is not supported .* dot, cosine"),
-        ({**TRIPLES, "n_negatives": 2}, "A triplet has one negative"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings, message):

@@ -16,7 +16,7 @@ def train(tmp_path, bert_folder, texts, monkeypatch):
     """Pre-trains without stated intervals, at forty seconds a step."""
     clock = iter(range(0, 10**6, 40))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(trainer, "write_card", lambda folder, **how: None)  # it takes seconds
+    monkeypatch.setattr(trainer, "write_card", lambda folder, **_: None)  # it takes seconds
 
     def run(**changes) -> Path:
         (tmp_path / "corpus.txt").write_text("\n".join(texts[:20]))
