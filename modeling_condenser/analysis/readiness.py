@@ -17,11 +17,15 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_condenser.encoder_parts import contract_of, n_positions
 from modeling_condenser.encoding.batches import make_batches, tokenize_texts
-from modeling_condenser.encoding.opening import stated_similarity
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import measure_in_memory
 from modeling_condenser.files import models
-from modeling_condenser.files.contract import EncodingContract, Similarity, states_encoding
+from modeling_condenser.files.contract import (
+    EncodingContract,
+    Similarity,
+    read_contract,
+    states_encoding,
+)
 from modeling_condenser.files.progress import show_bars
 from modeling_condenser.files.settings import read_recipe
 from modeling_condenser.finetuning.finetune import finetune
@@ -53,7 +57,10 @@ def measure_model(name: str | Path, sample: Sample) -> dict[str, float]:
     with models.quiet_loading():
         model = model_class.from_pretrained(folder)
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
-    tokenizer, similarity = AutoTokenizer.from_pretrained(folder), stated_similarity(folder)
+    tokenizer, similarity = (
+        AutoTokenizer.from_pretrained(folder),
+        read_contract(folder).get("similarity"),
+    )
     return measure_checkpoint(model, tokenizer, sample, similarity=similarity)
 
 

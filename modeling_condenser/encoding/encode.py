@@ -35,7 +35,7 @@ from .embeddings import (
     id_column,
     write_table,
 )
-from .recipe import EncodingRecipe
+from .recipe import ENCODER_SETTINGS, EncodingRecipe, convert_settings, split_name
 from .retriever import Retriever
 
 logger = logging.getLogger(__name__)
@@ -48,12 +48,9 @@ def encode(**settings: Any) -> Embeddings:
     """
     [recipe] = parse_settings(settings, EncodingRecipe)
     devices = recipe.devices.split(",") if recipe.devices else None
-    name, *words = recipe.model.split(",")
-    stated: dict[str, Any] = {"dtype": recipe.dtype}
-    for word in words:
-        setting, _, value = word.partition("=")
-        stated[setting] = int(value) if value.isdecimal() else value
-    retriever = Retriever(name, device=local_device(devices), **stated)
+    name, values = split_name(recipe.model)
+    encoder = {"dtype": recipe.dtype, **convert_settings(name, values, ENCODER_SETTINGS)}
+    retriever = Retriever(name, device=local_device(devices), **encoder)
     passages = load_passages(recipe.collection)
     embeddings = encode_collection(
         retriever, passages, recipe.out, shard_size=recipe.shard_size, devices=devices

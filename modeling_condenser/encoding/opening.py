@@ -60,7 +60,7 @@ def open_model(
     *,
     device: str | torch.device | None = None,
     dtype: Dtype = "float32",
-    **stated: Any,
+    **overrides: Any,
 ) -> tuple[Path, SentenceTransformer, EncodingContract]:
     """Open a model by folder or Hub name; see `Retriever` for arguments and errors.
 
@@ -68,26 +68,27 @@ def open_model(
         Its folder, its modules in evaluation mode, and its contract. A pooling that is not in
         `Pooling`, such as "weightedmean" or "cls+mean", can be used but not saved.
     """
-    parse_settings({**dict.fromkeys(_LENGTHS, 1), **stated}, EncodingContract)  # checks
+    parse_settings({**dict.fromkeys(_LENGTHS, 1), **overrides}, EncodingContract)  # checks
     if dtype not in get_args(Dtype):
         raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(get_args(Dtype))}.")
-    place = None if device is None else str(device)
-    if dtype == "int8" and place not in (None, "cpu"):
-        raise ValueError(f"dtype=int8 is for a CPU, but the device is {place}: leave out one.")
-    place = "cpu" if dtype == "int8" else place
-    folder, pooling = find_model_folder(name), stated.get("pooling")
+    device_name = None if device is None else str(device)
+    if dtype == "int8":
+        if device_name not in (None, "cpu"):
+            raise ValueError(f"dtype=int8 is for a CPU, but the device is {device_name}: omit one.")
+        device_name = "cpu"
+    folder, pooling = find_model_folder(name), overrides.get("pooling")
     try:
         if states_encoding(folder):
-            model = _open_modules(folder, pooling, place)
+            model = _open_modules(folder, pooling, device_name)
         else:
-            model = _open_plain(folder, pooling, place)
+            model = _open_plain(folder, pooling, device_name)
     except (SafetensorError, UnpicklingError) as error:
         raise ValueError(
             f"The weights of {folder} cannot be read ({str(error).partition('. ')[0]}): download "
             "them again, with Git LFS and as safetensors."
         ) from error
     _check_transformer(folder / module_paths(folder)[0], model[0])
-    contract = _complete_contract(folder, model, stated)
+    contract = _complete_contract(folder, model, overrides)
     if dtype == "int8":
         transformer: Any = model[0]
         transformer.model = OnnxEncoder(_int8_file(folder), transformer.model.config)
@@ -96,11 +97,6 @@ def open_model(
             if weight.is_floating_point():
                 weight.data = weight.data.to(getattr(torch, dtype))
     return folder, model.eval(), contract
-
-
-def stated_similarity(folder: Path) -> Similarity | None:
-    """The similarity that a model's files state; None for a plain encoder."""
-    return read_contract(folder).get("similarity")
 
 
 def _open_plain(folder: Path, pooling: str | None, device: str | None) -> SentenceTransformer:
@@ -146,12 +142,12 @@ def _open_modules(folder: Path, pooling: str | None, device: str | None) -> Sent
     return model
 
 
-def _complete_contract(folder: Path, model: Any, stated: dict[str, Any]) -> EncodingContract:
+def _complete_contract(folder: Path, model: Any, overrides: dict[str, Any]) -> EncodingContract:
     """The contract of a model's files, with the caller's fields, and limits of the positions."""
     fields = {
         "token_type_ids": "token_type_ids" in model.tokenizer.model_input_names,
         **read_contract(folder),
-        **stated,
+        **overrides,
     }
     if not states_encoding(folder):
         fields.setdefault("similarity", "dot")
@@ -162,7 +158,7 @@ def _complete_contract(folder: Path, model: Any, stated: dict[str, Any]) -> Enco
         )
     longest = n_positions(model[0].model)
     for name in _LENGTHS:
-        if name not in stated:
+        if name not in overrides:
             limits = [limit for limit in (fields.get(name), longest) if limit]
             if not limits:
                 raise ValueError(f"{folder} has no maximum length: state {name}, for example 512.")

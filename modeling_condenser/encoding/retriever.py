@@ -59,8 +59,8 @@ class Retriever:
             and needs the file that `condenser export --onnx int8` adds to a model.
         truncate_dim: keep the first numbers of each vector (Matryoshka representations, Kusupati et
             al. 2022); all by default.
-        **stated: fields of `EncodingContract`, such as `pooling="cls"`, that complete or override
-            the model's files; None is ignored.
+        **overrides: fields of `EncodingContract`, such as `pooling="cls"`, that complete or replace
+            those of the model's files; None is ignored.
 
     Attributes:
         folder: the model's files.
@@ -82,16 +82,16 @@ class Retriever:
         token_budget: int | None = None,
         dtype: Dtype = "float32",
         truncate_dim: int | None = None,
-        **stated: Any,
+        **overrides: Any,
     ) -> None:
-        stated = {name: value for name, value in stated.items() if value is not None}
-        opened = open_model(model, device=device, dtype=dtype, **stated)
+        overrides = {name: value for name, value in overrides.items() if value is not None}
+        opened = open_model(model, device=device, dtype=dtype, **overrides)
         self.folder, self.model, self.contract = opened
         self.dtype = dtype
         self.dimension: int = self.model.get_embedding_dimension()  # type: ignore[assignment]
         self.token_budget = token_budget or self._default_token_budget()
         self.truncate_dim: int | None = None
-        self.arguments = {"dtype": dtype, "token_budget": self.token_budget, **stated}
+        self.arguments = {"dtype": dtype, "token_budget": self.token_budget, **overrides}
         if truncate_dim is not None:
             self._truncate(truncate_dim)
         self._is_packed = dtype == "bfloat16" and accept_packed(self.model)
@@ -265,8 +265,8 @@ class Retriever:
         if n_full > n_texts / 10 and n_texts >= _MANY_TEXTS and max_length >= _USUAL_LIMIT:
             self._has_warned = True
             logger.warning(
-                "%d of %d texts fill the %d tokens that the model reads, so what they say after "
-                "these is not found: make shorter passages, as `condenser collect --model` does.",
+                "%d of %d texts fill the %d tokens that the model reads; the rest of them is not "
+                "read. Split long passages, as `condenser collect --model` does.",
                 *(n_full, n_texts, max_length),
             )
 

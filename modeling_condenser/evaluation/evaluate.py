@@ -34,7 +34,7 @@ from modeling_condenser.retrieval.systems import System, as_folder, parse_system
 from .measures import check_measures, evaluate_run
 from .report import Report, SystemResult, write_report
 
-INDEX_SETTINGS = ("index", "search_parameters", "index_seed")  # that a run depends on
+INDEX_SETTINGS = ("index", "search_parameters")  # that a run depends on
 _NOT_IN_COMMAND = {"systems", "collection", "output_dir", "card", "publish_runs"}
 
 

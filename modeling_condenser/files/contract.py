@@ -101,8 +101,8 @@ def read_contract(folder: Path) -> dict[str, Any]:
         fields["token_type_ids"] = "token_type_ids" in tokenizer["model_input_names"]
     if is_checkpoint(folder):
         fields["token_type_ids"] = False  # pre-training passes none, whatever the tokenizer says
-    stated = {name: value for name, value in fields.items() if value is not None}
-    return {**stated, **read_json(folder / _OLD_FILE, {})}
+    known = {name: value for name, value in fields.items() if value is not None}
+    return {**known, **read_json(folder / _OLD_FILE, {})}
 
 
 def _read_lengths(transformer: Path, tokenizer: dict[str, Any]) -> dict[str, int | None]:

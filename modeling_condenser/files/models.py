@@ -71,9 +71,9 @@ def fetch(
         OSError: the Hub failed.
     """
     repository, revision = split_revision(name)
-    which: Any = {"allow_patterns": only, "ignore_patterns": without, "revision": revision, **hub}
+    options: Any = {"allow_patterns": only, "ignore_patterns": without, "revision": revision, **hub}
     try:
-        return Path(snapshot_download(repository, repo_type=repo_type, **which))
+        return Path(snapshot_download(repository, repo_type=repo_type, **options))
     except errors.HFValidationError:
         raise FileNotFoundError(
             f"There is no folder {name!r}, and a name on the Hub is owner/name."
@@ -133,9 +133,9 @@ def refuse_modules(folder: Path) -> None:
 
 def find_weights(folder: Path) -> Path | None:
     """Find the folder with the weights: itself, a run's model, or a run's last checkpoint."""
-    for found in (folder, folder / MODEL_FOLDER):
-        if (found / CONFIG_FILE).is_file():
-            return found
+    for candidate in (folder, folder / MODEL_FOLDER):
+        if (candidate / CONFIG_FILE).is_file():
+            return candidate
     return last_checkpoint(folder)
 
 

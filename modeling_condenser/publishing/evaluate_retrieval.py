@@ -45,12 +45,9 @@ def open_encoder(folder: Path, device: str | None = None) -> Encoder:
 def read_collection(name: str, split: str) -> tuple[Iterable[dict], dict[str, str], Qrels]:
     """Passages, and the queries of a split that have a relevant passage, with their judgements."""
     folder, splits = find_folder(name), [split, OTHER_SPLIT.get(split, split)]
-    is_table = not any(folder.glob("corpus.jsonl*"))
-    if is_table:
-        passages, asked = (
-            load_table(name, ["corpus"], splits),
-            load_table(name, ["queries"], splits),
-        )
+    if not any(folder.glob("corpus.jsonl*")):
+        passages = load_table(name, ["corpus"], splits)
+        asked = load_table(name, ["queries"], splits)
         table = load_table(name, ["default", "qrels"], splits)
         judgements = [[row[k] for k in ("query-id", "corpus-id", "score")] for row in table]
     else:
@@ -112,17 +109,14 @@ def search(
     while chunk := list(islice(remaining, CHUNK)):
         texts = []
         for row in chunk:
-            texts.append(
-                f"{row['title']}{separator}{row['text']}" if row.get("title") else row["text"]
-            )
+            start = f"{row['title']}{separator}" if row.get("title") else ""
+            texts.append(f"{start}{row['text']}")
         vectors = model.encode_document(texts)  # (P, H)
         # Rounded to float32, so that equal vectors have equal scores.
         scores = model.similarity(asked.astype(float), vectors.astype(float)).float()  # (Q, P)
         top, rows = scores.topk(min(depth + MARGIN, len(chunk)))  # (Q, k) both
-        for query, query_scores, query_rows in zip(
-            queries, top.tolist(), rows.tolist(), strict=True
-        ):
-            for score, row in zip(query_scores, query_rows, strict=True):
+        for i, query in enumerate(queries):
+            for score, row in zip(top[i].tolist(), rows[i].tolist(), strict=True):
                 passage = identify(chunk[row])
                 if passage != query or qrels[query].get(passage, 0) > 0:
                     best[query].append((-score, passage))
@@ -133,8 +127,8 @@ def search(
 def measure(qrels: Qrels, run: Run, names: list[str]) -> dict[str, float]:
     """Means of those measures that ir_measures knows, which breaks ties in another way."""
     ranks: dict[str, dict[str, float]] = {}
-    for query, found in run.items():
-        ranks[query] = {passage: -float(rank) for rank, (_, passage) in enumerate(found)}
+    for query, ranking in run.items():
+        ranks[query] = {passage: -float(rank) for rank, (_, passage) in enumerate(ranking)}
     figures = {}
     for name in names:
         try:
@@ -149,8 +143,8 @@ def read_card(folder: Path, collection: str, split: str, depth: int) -> dict[str
     """The figures of the model card for a collection; empty if it has none."""
     file, name = folder / "evaluation_results.json", Path(collection).resolve().name
     for result in json.loads(file.read_text("utf-8")) if file.is_file() else []:
-        found = (result["collection"].rpartition("/")[2], result["split"], result["depth"])
-        if found == (name, split, depth) and not result.get("search"):
+        evaluated = (result["collection"].rpartition("/")[2], result["split"], result["depth"])
+        if evaluated == (name, split, depth) and not result.get("search"):
             return result["values"]
     return {}
 

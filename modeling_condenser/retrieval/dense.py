@@ -39,8 +39,6 @@ class SearchSettings:
             "float32", "bfloat16" or "int8" (on a CPU, after `condenser export --onnx int8`).
         truncate_dim: search by this many first numbers of each vector, for encoders that have none
             themselves (`MODEL,truncate_dim=64`); all by default. The whole vectors are stored.
-        shard_size: passages in a shard of embeddings.
-        index_seed: selects the vectors that an index is trained on.
         recall_queries: on how many queries to measure the recall of an index; 0 for none.
 
     Raises:
@@ -52,12 +50,10 @@ class SearchSettings:
     devices: str | None = None
     dtype: Dtype = "float32"
     truncate_dim: int | None = None
-    shard_size: int | None = None
-    index_seed: int = 0
     recall_queries: int = 1000
 
     def __post_init__(self) -> None:
-        check_least(self, truncate_dim=1, shard_size=1, index_seed=0, recall_queries=0)
+        check_least(self, truncate_dim=1, recall_queries=0)
         if self.is_exact and self.search_parameters is not None:
             raise ValueError(
                 f"search_parameters is {self.search_parameters!r}, but exact search has none: name"

@@ -47,7 +47,6 @@ def build_approximate(
     folder: str | Path,
     *,
     parameters: str | None = None,
-    seed: int = 0,
 ) -> faiss.Index:
     """Build and save a faiss index, or open the one in the folder; it is mapped into memory.
 
@@ -56,18 +55,16 @@ def build_approximate(
         factory: a faiss factory string; if faiss refuses it, a ValueError is raised.
         folder: new, empty, or of an earlier call.
         parameters: of the search, such as "nprobe=16" or "efSearch=128"; faiss's own by default.
-        seed: selects the vectors that the index is trained on.
     """
     folder = Path(folder)
     identity = {
         "factory": factory,
-        "seed": seed,
         "retriever": embeddings.retriever,
         "passages": embeddings.passages,
     }
 
     def build(new: Path) -> None:
-        faiss.write_index(_make(embeddings, factory, seed), str(new / INDEX_FILE))
+        faiss.write_index(_make(embeddings, factory), str(new / INDEX_FILE))
 
     try:
         build_once(folder, identity, build)
@@ -85,14 +82,14 @@ def build_approximate(
     return index
 
 
-def _make(embeddings: Embeddings, factory: str, seed: int) -> faiss.Index:
+def _make(embeddings: Embeddings, factory: str) -> faiss.Index:
     index = faiss.index_factory(embeddings.dimension, factory, faiss.METRIC_INNER_PRODUCT)
     if not index.is_trained:
         inverted_file = faiss.try_extract_index_ivf(index)
         wanted = _VECTORS_PER_CENTROID * (inverted_file.nlist if inverted_file else 0)
         size = min(max(wanted, _SMALLEST_TRAINING_SET), embeddings.n_passages)
         logger.info("Training %s on %d vectors", factory, size)
-        rows = np.random.default_rng(seed).choice(embeddings.n_passages, size, replace=False)
+        rows = np.random.default_rng(0).choice(embeddings.n_passages, size, replace=False)
         index.train(embeddings.vectors(np.sort(rows)))
     for block in embeddings.blocks():
         index.add(np.ascontiguousarray(block))

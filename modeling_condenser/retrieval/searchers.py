@@ -113,7 +113,6 @@ def _open_dense(
         encoder,
         passages,
         place,
-        shard_size=settings.shard_size,
         devices=settings.device_list,
         replace_all=replace_all,
     )
@@ -125,13 +124,8 @@ def _open_dense(
     if "truncate_dim" in system.settings:
         name += f"-{vectors.dimension}"
     index_folder = folder / as_folder(name)
-    index = build_approximate(
-        vectors,
-        settings.index,
-        index_folder,
-        parameters=settings.search_parameters,
-        seed=settings.index_seed,
-    )
+    parameters = settings.search_parameters
+    index = build_approximate(vectors, settings.index, index_folder, parameters=parameters)
     n_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
     return DenseSearcher(retriever, vectors, index, settings, n_bytes)
 

@@ -19,13 +19,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
-
-from modeling_condenser.encoding.embeddings import Dtype
+from modeling_condenser.encoding.recipe import ENCODER_SETTINGS, convert_settings, split_name
 from modeling_condenser.files.atomic import checksum_file
-from modeling_condenser.files.contract import Pooling, Similarity
 from modeling_condenser.files.run_folder import MODEL_FOLDER
 from modeling_condenser.publishing.provenance import PROVENANCE_FILE
 
@@ -41,19 +38,11 @@ HYBRID = "hybrid:"
 Kind = Literal["bm25", "run", "encoder", "hybrid"]
 
 # The type or the allowed values of each setting.
-_ENCODER_SETTINGS: dict[str, Any] = {
-    "pooling": get_args(Pooling),
-    "similarity": get_args(Similarity),
-    "dtype": get_args(Dtype),
-    **dict.fromkeys(("query_max_length", "passage_max_length", "token_budget"), int),
-    "truncate_dim": int,
-    **dict.fromkeys(("title_separator", "query_prompt", "passage_prompt"), str),
-}
 _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
     "bm25": {"preset": str, "k1": float, "b": float, "language": tuple(LANGUAGES)},
     "run": {},
-    "encoder": _ENCODER_SETTINGS,
-    "hybrid": {**_ENCODER_SETTINGS, "fusion": tuple(FUSIONS)},
+    "encoder": ENCODER_SETTINGS,
+    "hybrid": {**ENCODER_SETTINGS, "fusion": tuple(FUSIONS)},
 }
 _LONGEST_VALUE, _LONGEST_NAME = 40, 200  # characters in a system's name, bytes in a folder's
 
@@ -189,45 +178,14 @@ def parse_system(system: SystemLike) -> System:
     """
     if isinstance(system, System):
         return system
-    if isinstance(system, str) and system.startswith("{"):
-        try:
-            system = yaml.safe_load(system)
-        except yaml.YAMLError as error:
-            raise ValueError(f"{system} is not a valid mapping: {error}") from error
-    if isinstance(system, Mapping):
-        values = {name: value for name, value in system.items() if value is not None}
-        model = str(values.pop("model", ""))
-    else:
-        model, *words = str(system).split(",")
-        values = dict(word.partition("=")[::2] for word in words)
-    if not model.strip():
-        raise ValueError(f"{system!r} names no system: begin with an encoder or bm25.")
+    model, values = split_name(system)
     parsed = System(model)
     if parsed.kind == "hybrid" and parsed.encoder.kind != "encoder":
         raise ValueError(f"{model} has no vectors to fuse with BM25: name an encoder.")
     known = {**_SETTINGS[parsed.kind], "name": str}
-    if unknown := [name for name in values if name not in known]:
-        raise ValueError(
-            f"{model} has no setting {unknown[0]!r}; it has {', '.join(known)}. A path or a value"
-            " with a comma needs a mapping: {model: PATH, SETTING: VALUE}."
-        )
-    settings = {name: _convert(name, value, known[name]) for name, value in values.items()}
+    settings = convert_settings(model, values, known)
     stated_name = settings.pop("name", None)
     return System(model, settings, stated_name)
-
-
-def system_text(system: SystemLike) -> str:
-    """Return the text of a system, as a command would name it."""
-    return parse_system(system).text
-
-
-def _convert(name: str, value: Any, kind: Any) -> Any:
-    """Convert a value, often a text, to a type, or check that it is one of a tuple."""
-    try:
-        return kind[kind.index(str(value))] if isinstance(kind, tuple) else kind(value)
-    except ValueError:
-        expected = f"one of {', '.join(kind)}" if isinstance(kind, tuple) else kind.__name__
-        raise ValueError(f"{name} is {value!r}, expected {expected}.") from None
 
 
 def parse_systems(systems: Iterable[SystemLike], search: SearchSettings) -> list[System]:

@@ -109,8 +109,13 @@ def test_a_collection_is_encoded_with_a_record_and_a_table(bert_folder, collecti
     assert (record["n_encoded"], record["devices"]) == (60, ["cpu"])
     assert 50e6 < record["peak_memory_bytes"] < 5e9
     assert [file.name for file in (tmp_path / "table").iterdir()] == ["data-00000-of-00001.parquet"]
-    with pytest.raises(ValueError, match="Did you mean 'pooling'"):
-        encode(model=f"{bert_folder},poling=mean", collection=str(collection), out=str(tmp_path))
+    for word, message in (
+        ("poling=mean", "no setting 'poling'; it has pooling"),
+        ("device=cpu", "no setting 'device'"),
+        ("token_budget=many", "token_budget is 'many', expected int"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            encode(model=f"{bert_folder},{word}", collection=str(collection), out=str(tmp_path))
 
 
 def test_an_interrupted_call_continues_and_a_finished_folder_is_only_opened(tmp_path):
