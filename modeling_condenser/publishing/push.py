@@ -47,6 +47,7 @@ class PushRecipe:
         revision: branch, which is created if it does not exist; by default main.
         create_pr: open a pull request instead of committing to the branch.
         license: such as apache-2.0; by default that of the model card.
+        language: code of the language of the texts, such as fr; by default that of the model card.
         message: of the commit.
         dry_run: check, and show the card and the files, without the network.
     """
@@ -57,6 +58,7 @@ class PushRecipe:
     revision: str | None = None
     create_pr: bool = False
     license: str | None = None
+    language: str | None = None
     message: str = "Push with condenser"
     dry_run: bool = False
 
@@ -112,7 +114,8 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
         staging = Path(scratch, recipe.name.rpartition("/")[2])
         without = shutil.ignore_patterns(*_IGNORED, *_TRAINING_STATE)
         shutil.copytree(source.resolve(), staging, ignore=without, copy_function=os.symlink)
-        metadata = {"license": recipe.license} if recipe.license else {}
+        changes = {"license": recipe.license, "language": recipe.language}
+        metadata = {name: value for name, value in changes.items() if value}
         write_card(staging, name=recipe.name, metadata=metadata)
         check_publishable(staging)
         commit = None

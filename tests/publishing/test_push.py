@@ -37,7 +37,7 @@ def folder(exported: Path, tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_an_encoder_is_pushed_once_as_it_is(loopback_hub, folder):
     before = contents(folder)
-    report = push(folder=folder, name=NAME, license="apache-2.0", private=True)
+    report = push(folder=folder, name=NAME, license="apache-2.0", language="no", private=True)
     assert report.commit is not None
     sent = loopback_hub.repo(NAME).files()
     del sent[".gitattributes"]
@@ -45,6 +45,7 @@ def test_an_encoder_is_pushed_once_as_it_is(loopback_hub, folder):
     assert sent == {name: content for name, content in before.items() if name != "README.md"}
     assert contents(folder) == before
     assert NAME in card and PLACEHOLDER not in card and "license: apache-2.0" in card
+    assert ModelCard(card).data.language == "no"
 
 
 def test_a_dry_run_checks_and_prints_the_card_without_the_network(folder, monkeypatch):
