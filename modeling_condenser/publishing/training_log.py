@@ -61,8 +61,6 @@ def first_and_last_losses(log: Sequence[Mapping[str, float]]) -> dict[str, str]:
     values = {}
     for name in names:
         if name != "loss" or names == ["loss"]:
-            start, end = f"{first[name]:.4f}", f"{last[name]:.4f}"
-            values[LOSSES[name]] = (
-                f"{start} at step {first['step']:,}, {end} at step {last['step']:,}"
-            )
+            start = f"{first[name]:.4f} at step {first['step']:,}"
+            values[LOSSES[name]] = f"{start}, {last[name]:.4f} at step {last['step']:,}"
     return values
