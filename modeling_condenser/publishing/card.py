@@ -179,8 +179,9 @@ def summarize(
         start = f"started from {link(recipe['encoder'])} and "
     else:
         start = "trained from random weights: " if recipe.get("encoder_config") else ""
-    verdict = stages[-1].run.get("verdict")
-    verdict = f" Verdict against its start: {markdown.escape(verdict)}." if verdict else ""
+    verdict = ""
+    if stages[-1].run.get("verdict"):
+        verdict = f" Verdict against its start: {markdown.escape(stages[-1].run['verdict'])}."
     return f"{kind}, {start}{made}.{verdict}{use}"
 
 

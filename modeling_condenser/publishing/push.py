@@ -168,7 +168,8 @@ def commit_folder(
     """Upload a folder in one atomic commit; create the repository and the branch if needed.
 
     Links are followed. Weights, results and training states of the repository that are not in the
-    folder are deleted. Without a change there is no commit. The arguments and errors are those of `push`.
+    folder are deleted. Without a change there is no commit. Arguments and errors are those of
+    `push`.
     """
     api = HfApi(token=token)
     try:
