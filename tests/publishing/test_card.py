@@ -82,6 +82,7 @@ def test_a_retrievers_card_states_its_stages_and_results(write, tmp_path):
         "Callan 2021) and bag-of-words prediction (Ma et al. 2024), then fine-tuned with a "
         "contrastive loss.\n",
         "| read at most | 8 tokens of a query, 24 of a passage |\n",
+        "\n\n### [BeIR/nfcorpus](https://huggingface.co/datasets/BeIR/nfcorpus), test\n\n"
         "323 queries, 100 passages retrieved for each, exact search, 20",
         "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | bm25 | 0.4011 | +0.1113 | 0.032 |\n"
         "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | dpr | 0.6000 | -0.0876 | < 0.001 |\n"
