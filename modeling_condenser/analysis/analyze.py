@@ -20,14 +20,17 @@ from modeling_condenser.files.run_folder import (
 )
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.pretraining.documents import load_documents
-from modeling_condenser.publishing import training_log
 from modeling_condenser.publishing.markdown import escape
+from modeling_condenser.publishing.training_log import spread
 
+from .entropy_figure import draw_entropies, layer_entropies
 from .readiness import measure_model
 from .recipe import AnalysisRecipe, Measuring
 from .sample import Sample
+from .titles import ENTROPY, explain, titled_measures
 
 READINESS_FILE, REPORT_FILE = "readiness.json", "readiness.md"
+ENTROPY_FILE = "attention_entropy.png"
 _MOST_LINES = 10  # in the plot of entropies
 
 
@@ -87,10 +90,10 @@ def _list_run(run: Path) -> dict[str, Path]:
 
 def make_table(entries: dict[str, dict[str, float]]) -> pd.DataFrame:
     """A row for each measure, then for the entropy of each layer; a column for each model."""
-    titles = training_log.titled_measures(list(entries.values()))
-    n_layers = max(len(training_log.layer_entropies(entry)) for entry in entries.values())
+    titles = titled_measures(list(entries.values()))
+    n_layers = max(len(layer_entropies(entry)) for entry in entries.values())
     for layer in range(1, n_layers + 1):
-        titles[f"{training_log.ENTROPY}_layer_{layer}"] = f"CLS attention entropy, layer {layer}"
+        titles[f"{ENTROPY}_layer_{layer}"] = f"CLS attention entropy, layer {layer}"
     columns = {}
     for name, entry in entries.items():
         columns[name] = {title: entry.get(measure) for measure, title in titles.items()}
@@ -105,18 +108,18 @@ def write_analysis(
     lines = [
         "# Readiness\n",
         f"Measured on {facts['texts']} texts and {facts['pairs']} pairs ({facts['pairs_are']}).",
-        training_log.explain(list(entries.values())),
-        f"\n![attention entropy]({training_log.ENTROPY_FILE})\n",
+        explain(list(entries.values())),
+        f"\n![attention entropy]({ENTROPY_FILE})\n",
         f"| measure | {' | '.join(map(escape, table))} |",
         f"| --- |{' ---: |' * len(table.columns)}",
     ]
     for title, values in table.iterrows():
         cells = ["" if pd.isna(value) else f"{value:.4f}" for value in values]
         lines.append(f"| {title} | {' | '.join(cells)} |")
-    drawn = dict(training_log.spread(list(entries.items()), at_most=_MOST_LINES))
+    drawn = dict(spread(list(entries.items()), at_most=_MOST_LINES))
     content = {"settings": asdict(sample.measuring), "measured_on": facts, "models": entries}
     with atomic_folder(out) as partial:
-        picture = training_log.draw_entropies({"": drawn})
-        (partial / training_log.ENTROPY_FILE).write_bytes(picture)
+        picture = draw_entropies(drawn)
+        (partial / ENTROPY_FILE).write_bytes(picture)
         (partial / REPORT_FILE).write_text("\n".join([*lines, ""]), "utf-8")
         write_json(partial / READINESS_FILE, {**content, **describe_machine()})

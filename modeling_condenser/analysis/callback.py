@@ -12,11 +12,12 @@ from modeling_condenser.files.settings import check_value, parse_settings
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.documents import load_documents
 from modeling_condenser.pretraining.trainer import CondenserTrainer
-from modeling_condenser.publishing.training_log import is_readiness, titled_measures
+from modeling_condenser.publishing.training_log import is_readiness
 
 from .readiness import measure_checkpoint
 from .recipe import Measuring
 from .sample import Sample
+from .titles import titled_measures
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +25,9 @@ logger = logging.getLogger(__name__)
 class ReadinessCallback(TrainerCallback):
     """Measures readiness at the start, every so many steps and at the end of a training.
 
-    The measures are entries of the trainer's log, so they are reported, saved with checkpoints and
-    shown on the model card. They change neither weights nor random states. In distributed training
-    the first process measures and the others wait.
+    The measures are entries of the trainer's log, so they are reported, and saved with checkpoints
+    and in the model's provenance. They change neither weights nor random states. In distributed
+    training the first process measures and the others wait.
 
     Args:
         trainer: of a `CondenserForPreTraining` or `CondenserForMaskedLM`, with its tokenizer as

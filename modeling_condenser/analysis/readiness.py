@@ -86,7 +86,7 @@ def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
     """Measure attention, geometry and retrieval.
 
     Returns:
-        An entry of a training log; `modeling_condenser.publishing.training_log` explains its names.
+        An entry of a training log; `titles.py` explains its names.
     """
     started, measuring = time.perf_counter(), sample.measuring
     tokenizer, encoder = retriever.model.tokenizer, _encoder(retriever)

@@ -38,12 +38,12 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        replace_folder(folder, partial)
+        _replace_folder(folder, partial)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def replace_folder(folder: Path, new: Path) -> None:
+def _replace_folder(folder: Path, new: Path) -> None:
     """Move a complete folder to the place of an earlier one, which is removed."""
     earlier = folder.with_name(f".{folder.name}.old")
     if folder.exists():

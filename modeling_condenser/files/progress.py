@@ -13,10 +13,10 @@ _ARE_SHOWN = ContextVar("_ARE_SHOWN", default=True)
 
 def bar(items: Iterable[Any] | None, description: str, *, unit: str, **options: Any) -> tqdm:
     """Iterate with a bar of tqdm, which appears after a second; `options` are those of tqdm."""
-    how: Any = {"unit": unit, "delay": _SECONDS, **options}
+    settings: Any = {"unit": unit, "delay": _SECONDS, **options}
     if not _ARE_SHOWN.get():
-        how["disable"] = True  # False would override the environment variable TQDM_DISABLE
-    return tqdm(items, description, **how)
+        settings["disable"] = True  # False would override the environment variable TQDM_DISABLE
+    return tqdm(items, description, **settings)
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def check_run_folder(folder: Path, settings: Mapping[str, Any], data: str | None
     if not (folder / RECIPE_FILE).is_file():
         _check_new(folder)
         return
-    now, then = _comparable(settings), _comparable(yaml.safe_load(_read(folder)) or {})
+    now, then = _comparable(settings), _comparable(_read_recipe(folder))
     changed = [
         f"{name}: {then.get(name, 'not set')!r} then, {now.get(name, 'not set')!r} now"
         for name in sorted({*then, *now})
@@ -104,8 +104,8 @@ def _check_new(folder: Path) -> None:
         )
 
 
-def _read(folder: Path) -> str:
-    return (folder / RECIPE_FILE).read_text(encoding="utf-8")
+def _read_recipe(folder: Path) -> dict[str, Any]:
+    return yaml.safe_load((folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,8 +115,8 @@ def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they are written: without place and secrets, paths as text, tuples as lists."""
-    stated = {name: value for name, value in settings.items() if name not in _NOT_RECORDED}
-    return json.loads(json.dumps(stated, default=str))
+    recorded = {name: value for name, value in settings.items() if name not in _NOT_RECORDED}
+    return json.loads(json.dumps(recorded, default=str))
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from modeling_condenser.files.contract import EncodingContract, states_encoding
 from modeling_condenser.files.models import INT8_FILE, STARTER_TITLE, is_checkpoint, read_config
 from modeling_condenser.files.run_folder import MODEL_FOLDER
 
-from . import markdown, training_log
+from . import markdown
 from .provenance import (
     ADAPTATION,
     FINETUNING,
@@ -32,6 +32,7 @@ from .provenance import (
     read_provenance,
     read_results,
 )
+from .training_log import first_and_last_losses
 
 CARD_FILE = "README.md"
 PLACEHOLDER = "OWNER/NAME"
@@ -96,7 +97,7 @@ def write_card(
         ModelCardData(**merged),
         template_path=str(_FOLDER / "card.md.jinja"),
         md=markdown,
-        log=training_log,
+        first_and_last_losses=first_and_last_losses,
         quoted=lambda text: json.dumps(text, ensure_ascii=False),
         link=link,
         yaml=lambda settings: yaml.safe_dump(settings, allow_unicode=True).strip(),
@@ -178,8 +179,9 @@ def summarize(
         start = f"started from {link(recipe['encoder'])} and "
     else:
         start = "trained from random weights: " if recipe.get("encoder_config") else ""
-    verdict = stages[-1].run.get("verdict")
-    verdict = f" Verdict against its start: {markdown.escape(verdict)}." if verdict else ""
+    verdict = ""
+    if stages[-1].run.get("verdict"):
+        verdict = f" Verdict against its start: {markdown.escape(stages[-1].run['verdict'])}."
     return f"{kind}, {start}{made}.{verdict}{use}"
 
 
@@ -200,9 +202,13 @@ def link(name: object, kind: str = "") -> str:
     if hub_name(text):
         return f"[{markdown.escape(text)}](https://huggingface.co/{kind}{hub_name(text)})"
     if text.startswith(LOCAL):
-        return f"{markdown.code(text.removeprefix(LOCAL))} (not on the Hub)"
+        place = text.removeprefix(LOCAL)
+        return (
+            "local files" if place.startswith("*") else f"{markdown.code(place)} (not on the Hub)"
+        )
     if text.startswith(STARTER_TITLE):
-        return f"{markdown.code(text)} (a small encoder, pre-trained on English Wikipedia)"
+        about = "a small encoder, pre-trained on English Wikipedia, CC BY-SA 3.0"
+        return f"{markdown.code(text)} ({about})"
     return markdown.code(text)
 
 
@@ -231,7 +237,6 @@ def _metadata(
         task = "sentence-similarity" if is_retriever(stages) else "feature-extraction"
         tags += ["sentence-transformers", "feature-extraction"]
     starts = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
-    languages = [stage.recipe["language"] for stage in stages if stage.recipe.get("language")]
     figures = [
         EvalResult(
             task_type="information-retrieval",
@@ -252,7 +257,6 @@ def _metadata(
         library_name="sentence-transformers" if contract else "transformers",
         pipeline_tag=task,
         tags=tags,
-        language=languages[-1] if languages else None,
         base_model=next(filter(None, starts), None),
         datasets=_hub_data(stages) or None,
         model_name=title if results else None,

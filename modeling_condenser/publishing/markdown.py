@@ -2,7 +2,6 @@
 
 import html
 import re
-from collections.abc import Sequence
 from typing import Any
 
 
@@ -23,11 +22,6 @@ def code_block(text: str, language: str = "") -> str:
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
-
-
-def listed(items: Sequence[str]) -> str:
-    """ "a", "a and b", or "a, b and c"."""
-    return ", ".join(items[:-1]) + " and " + items[-1] if len(items) > 1 else "".join(items)
 
 
 def counted(n: int, noun: str, plural: str | None = None) -> str:

@@ -34,11 +34,13 @@ PRETRAINING, FINETUNING, ADAPTATION = "Pre-training", "Fine-tuning", "Adaptation
 
 # A token of the Hub, or the login in an address.
 SECRET = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}|(?<=://)[^\s/:@\"']+:[^\s/@\"']{3,}@")
-LOCAL = "local: "  # before the last part of a path of the machine that trained
+LOCAL = "local: "  # before the name of a folder, or the ending of files, of this machine
 # Names of settings that are secrets, or folders of this machine.
 _LEFT_OUT = re.compile(
     r"(^|_)(token|password|passwd|secret|api_?key|credentials?|dir)$", re.IGNORECASE
 )
+# Settings that name data, in which a text with an ending is a file.
+_DATA = frozenset({"corpus", "collection", "data", "data_files", "negatives", "path", "queries"})
 _NEVER_PATHS = frozenset({"query_prompt", "passage_prompt", "title_separator", "verdict"})
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -95,9 +97,9 @@ def write_provenance(folder: Path, stages: Sequence[Stage]) -> None:
 def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe, record or Trainer's arguments as plain JSON without secrets and local paths.
 
-    Tokens, passwords and settings named `..._dir` are left out. A text with a slash that is neither
-    an address nor a Hub name, or that exists here, becomes `local: LAST PART`; an address loses its
-    query.
+    Tokens, passwords and settings named `..._dir` are left out. A path becomes `local: FOLDER`,
+    without the folders above, or `local: *.ENDING` for a file, because the names of documents may
+    be private. An address loses its query.
     """
     kept = {str(name): value for name, value in settings.items()}
     return {
@@ -109,6 +111,8 @@ def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _publishable(value: Any, name: str) -> Any:
     if isinstance(value, Mapping):
+        if name == "data_files":  # split -> files
+            return {str(split): _publishable(files, name) for split, files in value.items()}
         return publishable(value)
     if isinstance(value, list | tuple | set | frozenset):
         return [_publishable(item, name) for item in value]
@@ -121,9 +125,15 @@ def _publishable(value: Any, name: str) -> Any:
         return STARTER_TITLE
     if "://" in text and not text.startswith("file:"):
         return text.partition("?")[0]
-    is_path = re.search(r"[/\\]", text) and (hub_name(text) is None or Path(text).exists())
-    # Windows' rules accept both kinds of slashes.
-    return f"{LOCAL}{PureWindowsPath(text).name}" if is_path else text
+    path = PureWindowsPath(text)  # Windows' rules accept both kinds of slashes
+    if re.search(r"[/\\]", text):
+        is_path = hub_name(text) is None or Path(text).exists()
+    else:
+        is_path = name in _DATA and (path.suffix != "" or Path(text).exists())
+    if not is_path:
+        return text
+    is_file = path.suffix != "" and not Path(text).is_dir() and name not in ("encoder", "tokenizer")
+    return f"{LOCAL}*{path.suffix}" if is_file else f"{LOCAL}{path.name}"
 
 
 def hub_name(text: object) -> str | None:

@@ -16,20 +16,21 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import validate_repo_id
 
 from modeling_condenser.files.atomic import read_json
-from modeling_condenser.files.models import CONFIG_FILE, find_weights, is_checkpoint
+from modeling_condenser.files.models import CONFIG_FILE, INT8_FILE, find_weights, is_checkpoint
 from modeling_condenser.files.run_folder import MODEL_FOLDER
 from modeling_condenser.files.settings import parse_settings
 
 from .card import CARD_FILE, GENERATED, read_card, write_card
-from .provenance import SECRET, read_provenance
+from .provenance import RESULTS_FILE, RUNS_FOLDER, SECRET, read_provenance
 
 # The base error of the HTTP library.
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 # Of a training, which a published model does not need.
 _TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json".split()
 _TRAINING_STATE += ["training_args.bin"]
-# Weights of an earlier commit, which would be loaded beside the new ones.
-_STALE = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model*", *_TRAINING_STATE]
+# Of an earlier commit: weights, which would be loaded in place of the new ones, and results.
+_STALE = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model*", INT8_FILE]
+_STALE += [RESULTS_FILE, f"{RUNS_FOLDER}/*.trec.gz", *_TRAINING_STATE]
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
 _PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())
 # A pickle begins with its protocol; an archive of torch names its pickle among the first bytes.
@@ -47,6 +48,7 @@ class PushRecipe:
         revision: branch, which is created if it does not exist; by default main.
         create_pr: open a pull request instead of committing to the branch.
         license: such as apache-2.0; by default that of the model card.
+        language: code of the language of the texts, such as fr; by default that of the model card.
         message: of the commit.
         dry_run: check, and show the card and the files, without the network.
     """
@@ -57,6 +59,7 @@ class PushRecipe:
     revision: str | None = None
     create_pr: bool = False
     license: str | None = None
+    language: str | None = None
     message: str = "Push with condenser"
     dry_run: bool = False
 
@@ -112,7 +115,8 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
         staging = Path(scratch, recipe.name.rpartition("/")[2])
         without = shutil.ignore_patterns(*_IGNORED, *_TRAINING_STATE)
         shutil.copytree(source.resolve(), staging, ignore=without, copy_function=os.symlink)
-        metadata = {"license": recipe.license} if recipe.license else {}
+        changes = {"license": recipe.license, "language": recipe.language}
+        metadata = {name: value for name, value in changes.items() if value}
         write_card(staging, name=recipe.name, metadata=metadata)
         check_publishable(staging)
         commit = None
@@ -163,8 +167,9 @@ def commit_folder(
 ) -> CommitInfo:
     """Upload a folder in one atomic commit; create the repository and the branch if needed.
 
-    Links are followed. Weights and training states of the repository that are not in the folder are
-    deleted. Without a change there is no commit. The arguments and errors are those of `push`.
+    Links are followed. Weights, results and training states of the repository that are not in the
+    folder are deleted. Without a change there is no commit. Arguments and errors are those of
+    `push`.
     """
     api = HfApi(token=token)
     try:
@@ -190,32 +195,35 @@ def commit_folder(
 
 def find_refusals(folder: Path) -> list[str]:
     """Path and reason of each pickle, and each text file with a token."""
-    token, found = get_token(), []
+    token, refusals = get_token(), []
     for path, file in _list_files(folder).items():
         with file.open("rb") as stream:
             start = stream.read(4096)
         if file.suffix in _PICKLES or _PICKLE_START.match(start):
-            found.append(f"{path}: a pickle, which can execute code: save it as safetensors")
+            refusals.append(f"{path}: a pickle, which can execute code: save it as safetensors")
         elif b"\0" not in start:
             text = file.read_text(encoding="utf-8", errors="replace")
             if SECRET.search(text) or (token and token in text):
-                found.append(f"{path}: an access token or password: remove it")
-    return found
+                refusals.append(f"{path}: an access token or password: remove it")
+    return refusals
 
 
 def _find_foreign_code(folder: Path) -> list[str]:
     """Code of a checkpoint that is not this package's, which opening it would execute."""
-    own = {file.name: file.read_bytes() for file in Path(__file__).parents[1].glob("*.py")}
-    found = [
-        f"{path}: not the code of this version, which opening the checkpoint would execute: open "
-        "and save it with this package"
-        for path, file in _list_files(folder).items()
-        if file.suffix == ".py" and own.get(path) != file.read_bytes()
-    ]
+    package = Path(__file__).parents[1]
+    reasons = []
+    for path, file in _list_files(folder).items():
+        original = package / path
+        is_ours = original.is_file() and original.read_bytes() == file.read_bytes()
+        if file.suffix == ".py" and not is_ours:
+            reasons.append(
+                f"{path}: not the code of this version, which opening the checkpoint would "
+                "execute: open and save it with this package"
+            )
     for name in (CONFIG_FILE, "tokenizer_config.json"):
         if "--" in json.dumps(read_json(folder / name, {}).get("auto_map", "")):
-            found.append(f"{name}: auto_map names the code of another repository")
-    return found
+            reasons.append(f"{name}: auto_map names the code of another repository")
+    return reasons
 
 
 def find_opening_error(folder: Path) -> str | None:

@@ -30,8 +30,8 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
     stage = provenance.describe_stage("Pre-training", recipe, run, log)
     assert stage == Stage(
         "Pre-training",
-        recipe={"encoder": "local: start", "corpus": "local: notes.txt"},
-        run={"data": "local: data.json", "steps": 3},
+        recipe={"encoder": "local: start", "corpus": "local: *.txt"},
+        run={"data": "local: *.json", "steps": 3},
         log=[
             {"step": 1, "loss": 9.0, "head_loss": 5.0, "late_loss": 4.0},
             {"step": 2, "late_loss": 8.0, "num_input_tokens_seen": 77},
@@ -51,9 +51,8 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
         ("data/here", "local: here"),  # exists
         ("secret/plans/corpus", "local: corpus"),
         ("data/..", "local: .."),
-        ("clients/acme/*.jsonl", "local: *.jsonl"),
         (r"C:\Users\me\encoder", "local: encoder"),
-        ("file:///home/me/x.txt", "local: x.txt"),
+        ("file:///home/me/models", "local: models"),
         ("https://me:pass@example.org/a.txt?sig=1", "https://…example.org/a.txt"),
         ("run --key hf_" + "A" * 34, "run --key …"),
         ("./starter", "local: starter"),
@@ -67,6 +66,27 @@ def test_a_setting_says_nothing_of_this_machine(given, published, tmp_path, monk
     recipe = {"encoder": given, "inner": [{"encoder": given, "split": "train"}]}
     expected = {"encoder": published, "inner": [{"encoder": published, "split": "train"}]}
     assert provenance.publishable(recipe) == expected
+
+
+def test_the_names_of_documents_are_not_published(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("clients").mkdir()
+    Path("clients/layoffs.csv").touch()
+    files = {"train": "merger.csv", "test": ["clients/layoffs.csv", "clients/*.jsonl"]}
+    recipe = {
+        "corpus": ["merger.txt", "./plans/merger.txt", "clients", "wikitext", "owner/texts"],
+        "data": {"path": "json", "data_files": files, "split": "train"},
+        "encoder": "./start-1.5",
+    }
+    assert provenance.publishable(recipe) == {
+        "corpus": ["local: *.txt", "local: *.txt", "local: clients", "wikitext", "owner/texts"],
+        "data": {
+            "path": "json",
+            "data_files": {"train": "local: *.csv", "test": ["local: *.csv", "local: *.jsonl"]},
+            "split": "train",
+        },
+        "encoder": "local: start-1.5",
+    }
 
 
 def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths():

@@ -37,7 +37,7 @@ def folder(exported: Path, tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_an_encoder_is_pushed_once_as_it_is(loopback_hub, folder):
     before = contents(folder)
-    report = push(folder=folder, name=NAME, license="apache-2.0", private=True)
+    report = push(folder=folder, name=NAME, license="apache-2.0", language="no", private=True)
     assert report.commit is not None
     sent = loopback_hub.repo(NAME).files()
     del sent[".gitattributes"]
@@ -45,6 +45,7 @@ def test_an_encoder_is_pushed_once_as_it_is(loopback_hub, folder):
     assert sent == {name: content for name, content in before.items() if name != "README.md"}
     assert contents(folder) == before
     assert NAME in card and PLACEHOLDER not in card and "license: apache-2.0" in card
+    assert ModelCard(card).data.language == "no"
 
 
 def test_a_dry_run_checks_and_prints_the_card_without_the_network(folder, monkeypatch):
@@ -117,16 +118,24 @@ def small(tmp_path: Path) -> Path:
     (root / "README.md").write_text("---\nlicense: mit\n---\n# An encoder\n")
     (root / "model.safetensors").write_bytes(bytes(range(256)) * 20)
     (root / "theirs.txt").write_text("kept")
+    for name in ("onnx/model_qint8.onnx", "evaluation/a.trec.gz", "evaluation_results.json"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("of these weights")
     (root / "linked.md").symlink_to(root / "README.md")
     return root
 
 
-def test_old_weights_are_deleted_in_the_same_commit_and_other_files_kept(loopback_hub, small):
+def test_old_weights_and_results_are_deleted_in_the_same_commit_and_other_files_kept(
+    loopback_hub, small
+):
     commit_folder(small, NAME, message="First", private=True)
     repository = loopback_hub.repo(NAME)
     assert repository.private
     assert repository.files() == {**contents(small), ".gitattributes": b"\n"}
-    (small / "theirs.txt").unlink()
+    for name in ("theirs.txt", "evaluation_results.json"):
+        (small / name).unlink()
+    for name in ("onnx", "evaluation"):
+        shutil.rmtree(small / name)
     (small / "model.safetensors").rename(small / "model-00001-of-00002.safetensors")
     done = commit_folder(small, NAME, message="Second")
     assert repository.files() == {**contents(small), "theirs.txt": b"kept", ".gitattributes": b"\n"}

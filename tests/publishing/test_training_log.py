@@ -1,4 +1,4 @@
-"""What is kept of a training log, and its pictures."""
+"""What is kept of a training log."""
 
 from itertools import pairwise
 
@@ -8,21 +8,6 @@ from modeling_condenser.publishing import training_log
 def entry(step: int, **measures: float) -> dict[str, float]:
     named = {f"readiness/{name.replace('__', '@')}": value for name, value in measures.items()}
     return {"step": step, "num_input_tokens_seen": 1000 * step, "epoch": 0.5, **named}
-
-
-def test_entropies_are_drawn_over_the_layers(figures):
-    start = entry(0, entropy_layer_1=2.0, entropy_layer_2=1.0)
-    end = entry(9, entropy_layer_1=1.5, entropy_even=3.0)
-    picture = training_log.draw_entropies({"b": {"start": start, "end": end}})
-    assert picture.startswith(b"\x89PNG\r\n")
-    [panel] = figures[0].axes
-    assert panel.get_title() == "b\nCLS attention entropy (nats)"
-    lines = {line.get_label(): line.get_ydata() for line in panel.lines}
-    assert {label: list(values) for label, values in lines.items()} == {
-        "start": [2.0, 1.0],
-        "end": [1.5],
-        "even attention": [3.0, 3.0],
-    }
 
 
 def test_a_logs_readiness_is_kept_apart_from_its_losses():

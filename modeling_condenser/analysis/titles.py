@@ -1,0 +1,54 @@
+"""Titles and explanations of the measures of readiness.
+
+readiness/head_loss               head's loss on the fixed sample, nats a masked token
+readiness/zero_cost               rise of that loss when the late CLS vectors are zeroed
+readiness/swap_cost               rise of that loss when they are exchanged
+readiness/entropy                 entropy of the CLS row of attention, nats, mean over layers
+readiness/entropy_layer_K         the same of layer K, counted from 1
+readiness/entropy_even            entropy of a row that attends to all tokens alike
+readiness/alignment, /uniformity  of the dense vectors (Wang & Isola 2020)
+readiness/zero_shot_MRR@10, ...   on a small collection; few_shot_... after fine-tuning
+"""
+
+from collections.abc import Mapping, Sequence
+
+from modeling_condenser.publishing.training_log import PREFIX
+
+ENTROPY = f"{PREFIX}entropy"
+_TITLES = {
+    f"{PREFIX}head_loss": "head's loss (nats a masked token)",
+    f"{PREFIX}zero_cost": "zero cost",
+    f"{PREFIX}swap_cost": "swap cost",
+    ENTROPY: "CLS attention entropy, mean over layers",
+    f"{PREFIX}alignment": "alignment",
+    f"{PREFIX}uniformity": "uniformity",
+}
+_EXPLANATIONS = {
+    f"{PREFIX}zero_cost": "Zero cost and swap cost: rise of the head's loss (nats a masked token) "
+    "when the dense vectors are zeroed or exchanged. Near zero, the head does not use the "
+    "vector; where they stop growing, more steps bring little.",
+    ENTROPY: "Entropy: of the CLS token's attention, in nats, averaged over heads and texts. The "
+    "closer it is to that of a fine-tuned model, the less fine-tuning has to change (Gao & Callan "
+    "2021, section 5).",
+    f"{PREFIX}alignment": "Lower alignment means that matching texts are closer, lower uniformity "
+    "that vectors are spread more evenly (Wang & Isola 2020).",
+}
+_RETRIEVAL = {
+    f"{PREFIX}zero_shot_": "without fine-tuning",
+    f"{PREFIX}few_shot_": "after fine-tuning",
+}
+
+
+def titled_measures(entries: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    """Name -> title of the measures that any entry has, in a fixed order."""
+    names = sorted({name for entry in entries for name in entry})
+    titles = {name: title for name, title in _TITLES.items() if name in names}
+    for prefix, when in _RETRIEVAL.items():
+        titles |= {n: f"{n.removeprefix(prefix)} {when}" for n in names if n.startswith(prefix)}
+    return titles
+
+
+def explain(entries: Sequence[Mapping[str, float]]) -> str:
+    """Explain the measures that any entry has, in sentences."""
+    names = titled_measures(entries)
+    return " ".join(text for name, text in _EXPLANATIONS.items() if name in names)
