@@ -36,7 +36,6 @@ from modeling_condenser import (
     CondenserForPreTraining,
     CondenserTrainer,
     CondenserTrainingArguments,
-    cpu_kernels,
     packing,
 )
 from modeling_condenser.files.settings import is_bfloat16_fast
@@ -74,7 +73,6 @@ class Side:
             self.collate, self.model = _PlainCollator(tokenizer, length), _open_bert(arguments)
         else:
             packing.use_packing(self.model)
-            cpu_kernels.use_fast_dropout(self.model)
         self.model.to(device_of(arguments)).train()
 
     def compute(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,10 +1,10 @@
-"""Attention within blocks and dropout on a CPU, several times as fast as torch's.
+"""Attention within blocks on a CPU, faster than torch's.
 
-For dropout torch draws a random number for each unit in turn. Here 64 random bits decide four
-units. Rates are rounded to 1/65,536 (0.1 to 0.100006), and kept units are scaled by the rounded
-rate, so expectations are exact. Seeds come from torch's generator.
+For the dropout of its weights, torch draws a random number for each weight in turn. Here 64 random
+bits decide four weights. Rates are rounded to 1/65,536 (0.1 to 0.100006), and kept weights are
+scaled by the rounded rate, so expectations are exact. Seeds come from torch's generator.
 
-Attention and dropout are operators of torch, which `torch.compile` does not look into.
+The attention is one operator, which `torch.compile` does not look into.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .losses import widen
 
@@ -47,45 +47,6 @@ class Kept:
         draws = self.bits.random_raw(n_units // 4 + 1).view(np.int16)[:n_units]
         kept = torch.empty(units.shape, dtype=units.dtype)
         return torch.ge(torch.from_numpy(draws).view(units.shape), self.least, out=kept)
-
-
-@torch.library.custom_op("condenser::dropout", mutates_args=())
-def _dropout(units: Tensor, seed: Tensor, rate: float) -> Tensor:
-    return Kept(seed, rate).like(units).mul_(units).mul_(1 / (1 - rounded_rate(rate)))
-
-
-@_dropout.register_fake
-def _(units: Tensor, seed: Tensor, rate: float) -> Tensor:
-    return torch.empty(units.shape, dtype=units.dtype)
-
-
-def _keep_seed(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
-    _, seed, ctx.rate = inputs
-    ctx.save_for_backward(seed)
-
-
-def _dropout_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-    return _dropout(gradient, *ctx.saved_tensors, ctx.rate), None, None
-
-
-_dropout.register_autograd(_dropout_backward, setup_context=_keep_seed)
-
-
-class FastDropout(nn.Dropout):
-    """Dropout whose units are drawn by `Kept` on a CPU; other devices draw them as usual."""
-
-    def forward(self, units: Tensor) -> Tensor:
-        if not self.training or units.device.type != "cpu" or not 0 < self.p < 1:
-            return super().forward(units)
-        return _dropout(units, draw_seed(), self.p)
-
-
-def use_fast_dropout(model: nn.Module) -> None:
-    """Replace the dropout modules of a model."""
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if type(child) is nn.Dropout:
-                setattr(module, name, FastDropout(child.p))
 
 
 def cpu_attention(

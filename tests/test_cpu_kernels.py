@@ -9,14 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from modeling_condenser import packing
-from modeling_condenser.cpu_kernels import (
-    FastDropout,
-    Kept,
-    cpu_attention,
-    draw_seed,
-    rounded_rate,
-    use_fast_dropout,
-)
+from modeling_condenser.cpu_kernels import Kept, cpu_attention, draw_seed, rounded_rate
 from tests.backbones.encoders import BACKBONES
 from tests.models import assert_same, losses_and_gradients, make_model
 
@@ -40,15 +33,6 @@ def test_units_are_dropped_at_the_rate_independently_and_by_the_generator_of_tor
     assert not torch.equal(again, kept)
     torch.manual_seed(0)
     assert torch.equal(Kept(draw_seed(), rate).like(units), kept)
-    module = FastDropout(rate)
-    torch.manual_seed(0)
-    leaf = torch.randn(n, requires_grad=True)
-    dropped = module(leaf)
-    dropped.sum().backward()
-    assert torch.equal(dropped, leaf * leaf.grad)
-    expected = 1 / (1 - rounded_rate(rate))
-    assert leaf.grad.unique().tolist() == pytest.approx([0, expected])
-    assert module.eval()(leaf) is leaf
 
 
 # Three blocks: two of 3 queries and 4 keys, and one of 2 queries and 2 keys.
@@ -124,10 +108,8 @@ def test_packed_batches_drop_units_in_training_and_the_same_again_when_recompute
 
     monkeypatch.setattr(packing, "cpu_attention", count)
     model, batch = make_model("BERT"), packing.pack(BACKBONES["BERT"].batch(6, 40))
-    use_fast_dropout(model)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
-            assert type(module) is FastDropout
             module.p = RATE
     packing.use_packing(model)
     model.select_rows = None  # as when layers are recomputed

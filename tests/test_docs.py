@@ -107,7 +107,7 @@ def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub, mon
             if "CondenserForPreTraining.from_encoder" not in code:  # the test above runs it
                 exec(compile(code, page.name, "exec"), {})
     printed = capsys.readouterr().out
-    assert re.search(r"MRR@10 +0\.\d{4} .* +[+-]0\.\d{4} +\d\.\d{4} +[▲▼○]", printed)
+    assert re.search(r"MRR@10 +0\.\d{4} .* +-?0\.\d{4} +\d\.\d{4} +[▲▼○]", printed)
     assert "1. " in printed
 
 

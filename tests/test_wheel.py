@@ -52,6 +52,6 @@ def test_an_installed_wheel_works_and_has_no_generic_names(tmp_path):
     shipped = (ROOT / "configuration" / "pretrain" / "own-text.yaml").read_text()
     assert recipe.read_text() == shipped
     rooms = ROOT / "modeling_condenser"
-    data = (*rooms.rglob("*.jinja"), *(rooms / "space" / "page").iterdir())
+    data = (*rooms.rglob("*.jinja"), *(rooms / "publishing" / "retrieval_measures").iterdir())
     for file in (rooms / "starter" / "model.safetensors", *data):
         assert (site / file.relative_to(ROOT)).is_file()

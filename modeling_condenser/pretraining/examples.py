@@ -16,7 +16,6 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.cpu_kernels import use_fast_dropout
 from modeling_condenser.encoder_parts import find_layers, find_tokenizer, n_positions
 from modeling_condenser.encoding.unknown_tokens import warn_of_unknown
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
@@ -124,7 +123,6 @@ def make_collator(
         model.lm_head.requires_grad_(False)
         # Of the LM head only the tied weights are trained.
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)
-    use_fast_dropout(model)
     if packed:
         use_packing(model)
     has_head = hasattr(model, "run_head")
