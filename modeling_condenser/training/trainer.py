@@ -229,6 +229,7 @@ class ResumableTrainer(Trainer):
         blocking: bool = True,
         token: str | None = None,
         revision: str | None = None,
+        private: bool | None = None,
         **metadata: Any,
     ) -> CommitInfo | Future | None:
         """Push the current model as a whole repository in one commit, after `write_model`.
@@ -243,7 +244,7 @@ class ResumableTrainer(Trainer):
             OSError: the Hub failed or refused.
         """
         if self.hub_model_id is None:
-            self.init_hf_repo(token=token)
+            self.init_hf_repo(token=token, private=private)
         names = ("license", "language", "tags")
         folder = self.write_model(**{name: metadata[name] for name in names if name in metadata})
         if not self.is_world_process_zero():

@@ -69,14 +69,15 @@ def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
         learning_rate=3e-4,
         disable_tqdm=True,
         use_cpu=True,
-        hub_strategy="end",
-        **PUSHING,
+        hub_model_id=NAME,
     )
     examples = [{"text": text} for text in texts[:40]]
     model = CondenserForPreTraining.from_encoder(str(bert_folder))
     trainer = CondenserTrainer(model, arguments, train_dataset=examples)
     trainer.train()
-    done = trainer.push_to_hub("As trained", license="mit", tags="my-tag", dataset="my texts")
+    words = {"license": "mit", "tags": "my-tag", "dataset": "my texts"}
+    done = trainer.push_to_hub("As trained", private=True, **words)
+    assert loopback_hub.repo(NAME).private
     assert [(c.title, c.sha) for c in pushed(loopback_hub)] == [("As trained", done.oid)]
     files = loopback_hub.repo(NAME).files()
     metadata = ModelCard(files["README.md"].decode()).data
