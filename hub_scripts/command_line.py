@@ -18,20 +18,6 @@ from transformers import HfArgumentParser
 
 from modeling_condenser.files.settings import find_recipe, read_recipe, refuse_ambiguous
 
-TRAINER_FIELDS = """main fields of the trainer:
-  --output_dir                   folder of the run
-  --max_steps                    steps of the optimizer
-  --num_train_epochs             passes over the data, unless max_steps is set
-  --learning_rate                the highest
-  --warmup_steps                 steps, or share of all steps, in which the learning rate rises
-  --per_device_train_batch_size  blocks or examples in a batch of one device
-  --gradient_accumulation_steps  batches for one step
-  --logging_steps, --save_steps  steps between log entries, and between checkpoints
-  --bf16, --use_cpu              true or false
-  --seed                         of weights, order and dropout
-All fields of transformers' TrainingArguments are accepted too."""
-
-
 class _Parser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise a ValueError, which `main` prints, instead of exiting."""
