@@ -18,6 +18,7 @@ from transformers import HfArgumentParser
 
 from modeling_condenser.files.settings import find_recipe, read_recipe, refuse_ambiguous
 
+
 class _Parser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise a ValueError, which `main` prints, instead of exiting."""
