@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +26,8 @@ Judgement = tuple[str, str, Any]
 """Query id, passage id, grade; 1.0 and "1" are the grade 1."""
 
 _BATCH_ROWS = 8192  # part of the fingerprint's definition
-_fingerprints: dict[str, str] = {}  # fingerprint of `datasets` -> that of `fingerprint_passages`
+# By object: the fingerprint of `datasets` is that of a path and a time for rows in a file.
+_fingerprints: WeakKeyDictionary[Dataset, str] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -150,10 +152,9 @@ def fingerprint_passages(passages: Dataset) -> str:
 
     A data set is read once; later calls take the result of the first.
     """
-    key = passages._fingerprint
-    if key not in _fingerprints:
-        _fingerprints[key] = _hash_passages(passages)
-    return _fingerprints[key]
+    if passages not in _fingerprints:
+        _fingerprints[passages] = _hash_passages(passages)
+    return _fingerprints[passages]
 
 
 def _hash_passages(passages: Dataset) -> str:

@@ -77,12 +77,16 @@ def check_run_folder(folder: Path, settings: Mapping[str, Any], data: str | None
 def claim_run_folder(folder: Path, settings: Mapping[str, Any], data: str) -> None:
     """Start a run in a folder, or continue it: `check_run_folder`, then store settings and data."""
     check_run_folder(folder, settings, data)
-    if not (folder / RECIPE_FILE).is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        with atomic_file(folder / RECIPE_FILE) as file:
-            file.write(yaml.safe_dump(_plain(settings), sort_keys=True).encode())
     if DATA not in read_run(folder):
-        record_run(folder, {DATA: data})
+        start_run(folder, settings, data)
+
+
+def start_run(folder: Path, settings: Mapping[str, Any], data: str) -> None:
+    """Store settings and data of a run that begins, in place of those of an earlier one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_file(folder / RECIPE_FILE) as file:
+        file.write(yaml.safe_dump(_plain(settings), sort_keys=True).encode())
+    write_json(folder / RUN_FILE, {**describe_machine(), DATA: data})
 
 
 def hash_data(*parts: object) -> str:

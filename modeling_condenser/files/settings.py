@@ -169,8 +169,10 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
         with suppress(TypeError):
             type_validator(name, candidate, hint)
             return candidate
+    advice = ' YAML reads no as false: write "no" in quotes.' if value is False else ""
     raise ValueError(
         f"{name} is {value!r}, of type {type(value).__name__}; expected {formatannotation(hint)}."
+        f"{advice}"
     )
 
 

@@ -24,14 +24,16 @@ from modeling_condenser.files.models import (
     is_checkpoint,
     quiet_loading,
 )
+from modeling_condenser.files.run_folder import DATA
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 
 from .card import CARD_FILE, write_card
 from .onnx_graph import add_int8
-from .provenance import Stage, read_provenance, write_provenance
+from .provenance import RESULTS_FILE, RUNS_FOLDER, Stage, read_provenance, write_provenance
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
+INT8_FOLDER = Path(INT8_FILE).parts[0]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class ExportRecipe:
     Attributes:
         checkpoint: a pre-training run, one of its checkpoints, or the Hub name of one
             (owner/name@revision pins it). With onnx, any other model too, which is copied.
-        out: folder to write; an earlier export to it is replaced.
+        out: folder to write; an earlier export of the same run is replaced.
         contract: fields of EncodingContract, such as {pooling: mean}, that differ from those of the
             checkpoint.
         onnx: int8 adds the encoder with int8 weights for ONNX Runtime, which is faster on a CPU:
@@ -88,6 +90,7 @@ def export(**settings: Any) -> Path:
             add_int8(partial)
         if read_provenance(partial):  # a model of this package, unlike a copy of another one
             write_card(partial)
+        _check_lost(out, partial)
     return out
 
 
@@ -99,13 +102,29 @@ def export_encoder(checkpoint: str | Path, out: str | Path, **settings: Any) -> 
 
 
 def _check_replaceable(out: Path, source: Path) -> None:
-    """Raise a ValueError unless a folder is new, empty, or an export of such a model."""
+    """Raise a ValueError unless a folder is new, empty, or an export of the same run alone."""
     if not any(out.glob("*")):
         return
     is_export = (out / EVALUATION_SCRIPT).is_file() or (out / INT8_FILE).is_file()
-    then, now = ([stage.name for stage in read_provenance(folder)] for folder in (out, source))
+    then, now = (
+        [(stage.name, stage.recipe, stage.run.get(DATA)) for stage in read_provenance(folder)]
+        for folder in (out, source)
+    )
     if not is_export or then != now:
-        raise ValueError(f"{out} is not empty and not an earlier export: name another folder.")
+        raise ValueError(
+            f"{out} is not empty and not an earlier export of this run: name another folder."
+        )
+
+
+def _check_lost(out: Path, new: Path) -> None:
+    """Raise a ValueError if a new export would remove files that are not of an export."""
+    replaced = {file.name for file in new.iterdir()} | {RESULTS_FILE, RUNS_FOLDER, INT8_FOLDER}
+    others = sorted({file.name for file in out.glob("*")} - replaced)
+    if others:
+        raise ValueError(
+            f"{out} also holds {', '.join(others)}, which a new export would remove: move it, or "
+            "name another folder."
+        )
 
 
 def _write_backbone(folder: Path, source: Path, contract: dict[str, Any] | None) -> None:

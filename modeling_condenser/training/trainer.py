@@ -22,14 +22,13 @@ from modeling_condenser.files.atomic import atomic_folder
 from modeling_condenser.files.run_folder import (
     DATA,
     MODEL_FOLDER,
-    RECIPE_FILE,
-    RUN_FILE,
     all_checkpoints,
     claim_run_folder,
     describe_machine,
     hash_data,
     last_checkpoint,
     read_run,
+    start_run,
 )
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import Stage, describe_stage
@@ -116,7 +115,8 @@ class ResumableTrainer(Trainer):
 
         Args:
             resume_from_checkpoint: by default, the run in `output_dir` is continued if it has the
-                same settings, start and data. True or a folder continues a checkpoint of the same
+                same settings, start and data, and another one refused once it has a checkpoint or a
+                model. True or a folder continues a checkpoint of the same
                 start and data, whatever its settings; False removes the checkpoints of `output_dir`
                 and starts again.
             **kwargs: for `Trainer.train`.
@@ -153,11 +153,10 @@ class ResumableTrainer(Trainer):
             for older in all_checkpoints(folder):
                 logger.warning("Starting again: removing %s.", older)
                 shutil.rmtree(older)
-            if self.settings is None:
-                for name in (RECIPE_FILE, RUN_FILE):
-                    (folder / name).unlink(missing_ok=True)
-        if not resume and self.settings is None and is_first:
-            claim_run_folder(folder, self.run_settings, self.data_hash)
+        if not resume and self.settings is None and is_first:  # in a script
+            has_result = last_checkpoint(folder) is not None or (folder / MODEL_FOLDER).is_dir()
+            claim = claim_run_folder if has_result and resume is None else start_run
+            claim(folder, self.run_settings, self.data_hash)
         if resume is False:
             return None
         if isinstance(resume, str | Path):

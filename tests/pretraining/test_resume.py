@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+import yaml
 from transformers import set_seed
 
 from modeling_condenser import (
@@ -40,6 +41,16 @@ def make(tmp_path, start, texts):
         )
 
     return make_trainer
+
+
+def test_a_folder_without_checkpoint_or_model_takes_other_settings(make, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")  # such as a tokenizer that was saved there
+    for rate in (0.001, 0.05):
+        make(max_steps=1, save_strategy="no", learning_rate=rate).train()
+    recipe = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
+    assert recipe["learning_rate"] == 0.05
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
 def test_another_run_in_the_folder_is_refused_and_named(make, start, tmp_path, texts, bert_folder):

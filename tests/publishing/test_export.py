@@ -19,6 +19,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 from hub_scripts.main import main
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.run_folder import DATA
 from modeling_condenser.publishing.card import PLACEHOLDER, write_card
 from modeling_condenser.publishing.export import export
 from modeling_condenser.publishing.provenance import read_provenance, write_provenance
@@ -92,8 +93,15 @@ def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(bert_r
     export(checkpoint=bert_run, out=out)
     assert "My own words." in card.read_text()
     assert not (out / "evaluation_results.json").exists()
+    (out / "NOTICE").write_text("mine")
+    with pytest.raises(ValueError, match="also holds NOTICE, which a new export would remove"):
+        export(checkpoint=bert_run, out=out)
+    assert (out / "NOTICE").read_text() == "mine"
     [stage] = read_provenance(out)
-    write_provenance(out, [stage, replace(stage, name="Fine-tuning")])
+    for stages in ([replace(stage, run={**stage.run, DATA: "other"})], [stage, stage]):
+        write_provenance(out, stages)  # of another run, and of a later stage
+        with pytest.raises(ValueError, match="is not empty and not an earlier export"):
+            export(checkpoint=bert_run, out=out)
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")

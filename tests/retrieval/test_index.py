@@ -1,6 +1,7 @@
 """`Index` beside the systems that it is made of, changed, reopened, and shared by threads."""
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -197,3 +198,17 @@ def test_chinese_passages_in_an_odd_folder_are_all_replaced_from_another_folder(
     for each in (index, Index.open("../my index [1]")):
         [found] = each.search(["山上谷里"], k=5)
         assert {passage.id for passage in found} == {"山", "谷"} and len(each) == 2
+
+
+def test_an_update_is_seen_where_the_times_of_files_are_coarse(tmp_path, monkeypatch):
+    read = Dataset.from_file
+
+    def read_with_a_fixed_time(file, *args, **kwargs):
+        os.utime(file, (0, 0))
+        return read(file, *args, **kwargs)
+
+    monkeypatch.setattr(Dataset, "from_file", read_with_a_fixed_time)
+    index = Index.build({"a": "a red fox", "b": "a grey wolf"}, "bm25", folder=tmp_path / "i")
+    for animal in ("whale", "frog"):
+        index.update({"a": "a red fox", "c": f"a blue {animal}"})
+        assert [[hit.id for hit in hits] for hits in index.search([animal, "wolf"])] == [["c"], []]
