@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from jinja2 import Environment, FileSystemLoader
 
 from modeling_condenser.files.atomic import atomic_file
 from modeling_condenser.files.contract import EncodingContract, states_encoding
@@ -93,9 +94,9 @@ def write_card(
     existing, text = read_card(folder / CARD_FILE)
     made = _metadata(contract, stages, results, title)
     merged = _merge({**existing, **(metadata or {})}, made.to_dict())
-    card = ModelCard.from_template(
-        ModelCardData(**merged),
-        template_path=str(_FOLDER / "card.md.jinja"),
+    templates = Environment(loader=FileSystemLoader(_FOLDER))  # Markdown: nothing to escape
+    card = templates.get_template("card.md.jinja").render(
+        card_data=ModelCardData(**merged).to_yaml(),
         md=markdown,
         first_and_last_losses=first_and_last_losses,
         quoted=lambda text: json.dumps(text, ensure_ascii=False),
@@ -119,7 +120,7 @@ def write_card(
         text_of_user=re.sub(r"\n{3,}", "\n\n", GENERATED.sub("", text)).strip(),
     )
     with atomic_file(folder / CARD_FILE) as file:
-        file.write(str(card).rstrip().encode() + b"\n")
+        file.write(card.rstrip().encode() + b"\n")
 
 
 def read_contract(folder: Path) -> EncodingContract | None:
