@@ -32,7 +32,7 @@ from benchmarks.harness import (
     time_in_turns,
 )
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.files.contract import EncodingContract, Pooling
+from modeling_condenser.files.models import EncodingContract, Pooling
 from modeling_condenser.publishing.export import export_encoder
 
 OURS, THEIRS = "ours", "sentence-transformers"

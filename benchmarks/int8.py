@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.harness import make_parser, print_conditions, print_table, time_in_turns
 from modeling_condenser import Retriever, evaluate, export_encoder
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.files.progress import show_bars
+from modeling_condenser.files.run_folder import show_bars
 
 _SIZES = {"texts": 100, "queries": 30, "repeats": 5}
 OURS, THEIRS, INT8 = "condenser, float32", "sentence-transformers, float32", "condenser, int8"

@@ -27,7 +27,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
-from modeling_condenser.files.atomic import atomic_folder, write_json
+from modeling_condenser.files.run_folder import atomic_folder, write_json
 
 STANDARD_LIBRARY = "python"
 PACKAGES = tuple(

@@ -27,8 +27,11 @@ from benchmarks.harness import (
     write_embeddings,
 )
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.retrieval.dense import recall_against_exact, search_embeddings
-from modeling_condenser.retrieval.indices import build_approximate
+from modeling_condenser.retrieval.dense import (
+    build_approximate,
+    recall_against_exact,
+    search_embeddings,
+)
 
 FLAT, EXACT = "flat index in memory", "exact, mapped shards"
 APPROXIMATE = ("IVF256,Flat nprobe=16", "IVF256,RaBitQ nprobe=16")  # factory and parameters

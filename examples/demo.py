@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 
 from modeling_condenser import evaluate, export_encoder, finetune
+from modeling_condenser.evaluation.measures import Comparison, correct
 from modeling_condenser.evaluation.report import Report
-from modeling_condenser.evaluation.significance import Comparison, correct
 from modeling_condenser.files.settings import is_bfloat16_fast
 from modeling_condenser.pretraining.pretrain import pretrain
 

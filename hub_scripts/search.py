@@ -15,8 +15,7 @@ from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.index import load_with_sources
-from modeling_condenser.retrieval.searchers import Searcher, open_searcher
-from modeling_condenser.retrieval.systems import as_folder, parse_systems
+from modeling_condenser.retrieval.systems import Searcher, as_folder, open_searcher, parse_systems
 
 
 @dataclass(frozen=True)

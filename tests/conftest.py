@@ -37,7 +37,7 @@ import pytest  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from transformers import PreTrainedTokenizerBase  # noqa: E402
 
-from modeling_condenser.files.contract import EncodingContract  # noqa: E402
+from modeling_condenser.files.models import EncodingContract  # noqa: E402
 from modeling_condenser.publishing.export import export_encoder  # noqa: E402
 from tests import tokenizers  # noqa: E402
 from tests.backbones.encoders import BACKBONES  # noqa: E402

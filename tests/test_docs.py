@@ -8,8 +8,7 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from hub_scripts.commands import COMMANDS
-from hub_scripts.main import main
+from hub_scripts.main import COMMANDS, main
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_provenance
 from tests.backbones.encoders import BACKBONES

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from modeling_condenser import Retriever, export_encoder
-from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.models import EncodingContract
 
 PAGE = Path(__file__).parents[1] / "docs" / "application.md"
 

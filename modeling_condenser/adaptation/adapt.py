@@ -35,21 +35,21 @@ from modeling_condenser.collection.collection import (
 )
 from modeling_condenser.collection.load import load_collection, load_dev, load_passages
 from modeling_condenser.collection.passages import find_rows
-from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.encoding.encode import claim_folder, encode_collection
+from modeling_condenser.encoding.embeddings import Embeddings, claim_folder, encode_collection
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.measures import evaluate_run
-from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare
+from modeling_condenser.evaluation.measures import ALPHA, Comparison, compare, evaluate_run
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
-from modeling_condenser.files.atomic import atomic_folder, read_json, write_json
 from modeling_condenser.files.models import module_paths
 from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
+    atomic_folder,
     check_run_folder,
     claim_run_folder,
     describe_machine,
     hash_data,
+    read_json,
     record_run,
+    write_json,
 )
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.finetuning.finetune import open_trainable
@@ -58,7 +58,7 @@ from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import ADAPTATION, Stage, publishable, read_provenance
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, search_exact_arrays
-from modeling_condenser.retrieval.fusion import FEWEST_QUERIES
+from modeling_condenser.retrieval.runs import FEWEST_QUERIES
 
 from .queries import JUDGED, Query, make_queries, read_queries
 from .recipe import AdaptationRecipe, MapSettings

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from modeling_condenser.files.progress import bar
+from modeling_condenser.files.run_folder import bar
 from modeling_condenser.retrieval.bm25 import Bm25
 
 from .queries import FILE, JUDGED, Query

@@ -9,14 +9,15 @@ import yaml
 from tqdm.auto import tqdm
 
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.files.atomic import atomic_folder, write_json
 from modeling_condenser.files.models import find_model_folder
 from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
     RECIPE_FILE,
     all_checkpoints,
+    atomic_folder,
     describe_machine,
     is_complete,
+    write_json,
 )
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.pretraining.documents import load_documents

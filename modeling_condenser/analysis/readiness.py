@@ -16,17 +16,16 @@ from torch.nn import functional as F
 from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_condenser.encoder_parts import contract_of, n_positions
-from modeling_condenser.encoding.batches import make_batches, tokenize_texts
-from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.encoding.retriever import Retriever, make_batches, tokenize_texts
 from modeling_condenser.evaluation.measures import measure_in_memory
 from modeling_condenser.files import models
-from modeling_condenser.files.contract import (
+from modeling_condenser.files.models import (
     EncodingContract,
     Similarity,
     read_contract,
     states_encoding,
 )
-from modeling_condenser.files.progress import show_bars
+from modeling_condenser.files.run_folder import show_bars
 from modeling_condenser.files.settings import read_recipe
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining

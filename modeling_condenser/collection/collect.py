@@ -11,8 +11,8 @@ from typing import IO, Any
 
 import regex  # type: ignore[import-untyped]
 
-from modeling_condenser.files.atomic import atomic_folder, read_json, write_json
 from modeling_condenser.files.models import find_model_folder, module_paths
+from modeling_condenser.files.run_folder import atomic_folder, read_json, write_json
 from modeling_condenser.files.settings import parse_settings
 
 from .beir import CORPUS_FILE, QUERIES_FILE

@@ -16,7 +16,7 @@ from typing import Any, cast
 import webencodings
 from charset_normalizer import from_bytes, is_binary
 
-from modeling_condenser.files.progress import bar
+from modeling_condenser.files.run_folder import bar
 
 from .markdown import Section, html_to_markdown, split_markdown
 from .text_files import join_halves, open_bytes, plain_ending, read_rows

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from datasets import Dataset
 
-from modeling_condenser.files.models import fetch, split_revision
+from modeling_condenser.files.hub import fetch, split_revision
 from modeling_condenser.files.settings import refuse_ambiguous
 
 from . import beir, dpr, msmarco

@@ -1,38 +1,76 @@
-"""The embeddings of a collection: a folder of vectors and ids, mapped into memory.
+"""The embeddings of a collection: a folder of vectors and ids; `encode` makes it.
 
 manifest.json       the fields of `Embeddings`
 shard-00000.npy     (rows, D) float32 vectors of consecutive passages; a shard is always complete
 passage_ids.arrow   ids in the order of the rows, each with a hash of its title and text
 encoding.json       time, memory and hardware of encoding
+
+A repeated call encodes what is missing. This process starts a worker for each further device; of n
+workers, worker r encodes the shards i with i % n == r. Importing this module does not import torch.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import faiss
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.feather as pf
 import pyarrow.parquet as pq
 from datasets import Dataset
 
+from modeling_condenser.collection.collection import fingerprint_passages
+from modeling_condenser.collection.load import load_passages
 from modeling_condenser.collection.passages import iterate_rows
-from modeling_condenser.files.atomic import atomic_file, atomic_folder, read_json, write_json
-from modeling_condenser.files.progress import bar
+from modeling_condenser.files.models import Dtype, Pooling, Similarity
+from modeling_condenser.files.run_folder import (
+    atomic_file,
+    atomic_folder,
+    bar,
+    describe_machine,
+    read_json,
+    show_bars,
+    write_json,
+)
+from modeling_condenser.files.settings import (
+    check_least,
+    convert_settings,
+    parse_settings,
+    split_name,
+)
+
+if TYPE_CHECKING:
+    from .retriever import Retriever
+
+logger = logging.getLogger(__name__)
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
 
-Dtype = Literal["float32", "bfloat16", "int8"]
-"""Type of an encoder's weights; "int8" is the file of `condenser export --onnx int8`."""
-
 _BYTES_A_TABLE = 500_000_000  # a file size that the Hub can show and stream
 _ROWS_A_GROUP = 8192  # of a parquet file
+
+# The type or the allowed values of each setting.
+ENCODER_SETTINGS: Mapping[str, Any] = {
+    "pooling": get_args(Pooling),
+    "similarity": get_args(Similarity),
+    "dtype": get_args(Dtype),
+    **dict.fromkeys(("query_max_length", "passage_max_length", "token_budget"), int),
+    "truncate_dim": int,
+    **dict.fromkeys(("title_separator", "query_prompt", "passage_prompt"), str),
+}
 
 
 def id_column(passages: Dataset) -> pa.Array:
@@ -243,3 +281,264 @@ def write_table(embeddings: Embeddings, folder: str | Path, *, passages: Dataset
             # Vectors rarely repeat, so a dictionary would only cost time.
             pq.write_table(part, file, row_group_size=_ROWS_A_GROUP, use_dictionary=False)
     return sorted(folder.iterdir())
+
+
+@dataclass(frozen=True)
+class EncodingRecipe:
+    """What `encode` encodes, and how.
+
+    Attributes:
+        model: folder or Hub name of a retriever, with settings of `Retriever` after commas; a plain
+            encoder is NAME,pooling=cls, mean or max. Values with commas need a YAML mapping, such
+            as {model: NAME, query_prompt: "find, "}.
+        collection: folder or Hub name.
+        out: folder for the embeddings.
+        devices: one worker each, such as cuda:0,cuda:1; by default all GPUs, or the CPU.
+        dtype: of the weights, float32, bfloat16, or int8 (after condenser export --onnx int8).
+        shard_size: passages in a shard of a new folder; 256 to 8192 by default.
+        table: new folder for a parquet table of vectors and texts.
+    """
+
+    model: str
+    collection: str
+    out: str
+    devices: str | None = None
+    dtype: Dtype = "float32"
+    shard_size: int | None = None
+    table: str | None = None
+
+    def __post_init__(self) -> None:
+        check_least(self, shard_size=1)
+
+
+def encode(**settings: Any) -> Embeddings:
+    """Encode all passages of a collection; `EncodingRecipe` has the settings.
+
+    See `encode_collection` for the errors.
+    """
+    from .retriever import Retriever
+
+    [recipe] = parse_settings(settings, EncodingRecipe)
+    devices = recipe.devices.split(",") if recipe.devices else None
+    name, values = split_name(recipe.model)
+    encoder = {"dtype": recipe.dtype, **convert_settings(name, values, ENCODER_SETTINGS)}
+    retriever = Retriever(name, device=local_device(devices), **encoder)
+    passages = load_passages(recipe.collection)
+    embeddings = encode_collection(
+        retriever, passages, recipe.out, shard_size=recipe.shard_size, devices=devices
+    )
+    if recipe.table:
+        write_table(embeddings, recipe.table, passages=passages)
+    return embeddings
+
+
+def encode_collection(
+    retriever: "Retriever",
+    passages: Dataset,
+    folder: str | Path,
+    *,
+    shard_size: int | None = None,
+    devices: Sequence[str] | None = None,
+    replace_all: bool = False,
+) -> Embeddings:
+    """Encode passages into a folder, continue an interrupted call, or open a finished folder.
+
+    If the folder holds an earlier version of the passages, only new and changed ones are encoded,
+    into a folder beside it that replaces it at the end. A script that uses several devices needs
+    `if __name__ == "__main__":`.
+
+    Args:
+        retriever: on `local_device(devices)`.
+        passages: columns `_id`, `title`, `text`.
+        folder: new, empty, or of an earlier call.
+        shard_size: passages in a shard of a new folder; by default from 256 to 8,192.
+        devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs if the
+            retriever is on one, and its device otherwise.
+        replace_all: replace earlier vectors even if none of them is of these passages.
+
+    Raises:
+        ValueError: the folder holds the vectors of another model, or of other passages alone.
+        FileExistsError: the folder holds something else.
+    """
+    if (Path(folder) / MANIFEST_FILE).is_file():
+        earlier = Embeddings.open(folder, complete=False)
+        is_changed = earlier.passages != fingerprint_passages(passages)
+        if is_changed and earlier.retriever == retriever.fingerprint:
+            return _update(retriever, passages, earlier, devices, replace_all)
+    embeddings = claim_folder(retriever, passages, folder, shard_size=shard_size)
+    _encode_missing(retriever, passages, embeddings, devices)
+    return embeddings
+
+
+def claim_folder(
+    retriever: "Retriever", passages: Dataset, folder: str | Path, *, shard_size: int | None = None
+) -> Embeddings:
+    """Write manifest and ids into a new folder, or open a folder of the same model and passages.
+
+    Raises:
+        ValueError: the folder holds the vectors of another model or of other passages.
+        FileExistsError: the folder holds something else.
+    """
+    sixteenth = -(-len(passages) // 16)  # so that workers have shards to share
+    wanted = Embeddings(
+        folder=Path(folder),
+        n_passages=len(passages),
+        dimension=retriever.dimension,
+        shard_size=shard_size or min(8192, max(256, sixteenth)),
+        retriever=retriever.fingerprint,
+        contract=asdict(retriever.contract),
+        passages=fingerprint_passages(passages),
+    )
+    if not (wanted.folder / MANIFEST_FILE).is_file():
+        wanted.create(id_column(passages), hash_passages(passages))
+    embeddings = Embeddings.open(folder, complete=False)
+    for name in ("retriever", "passages"):
+        if getattr(embeddings, name) != getattr(wanted, name):
+            raise ValueError(
+                f"{folder} holds the vectors of another {name}, or an earlier version wrote it:"
+                " remove it, or choose another folder."
+            )
+    return embeddings
+
+
+def _update(
+    retriever: "Retriever",
+    passages: Dataset,
+    earlier: Embeddings,
+    devices: Sequence[str] | None,
+    replace_all: bool,
+) -> Embeddings:
+    """Replace embeddings by those of other passages; a killed call changes nothing."""
+    rows = _find_stored(earlier, hash_passages(passages))
+    is_new = rows < 0
+    has_vectors = len(earlier.missing_shards()) < len(earlier.shards)
+    if is_new.all() and has_vectors and not replace_all:
+        raise ValueError(
+            f"{earlier.folder} holds the vectors of other passages, none of which is in this "
+            "collection: name another folder, or remove this one."
+        )
+    logger.info(
+        "%s: %d new or changed passages are encoded, %d kept.",
+        *(earlier.folder, is_new.sum(), (~is_new).sum()),
+    )
+    with atomic_folder(earlier.folder) as partial:
+        new = claim_folder(retriever, passages, partial, shard_size=earlier.shard_size)
+        added = passages.select(np.flatnonzero(is_new))
+        fresh = encode_collection(retriever, added, partial / "fresh", devices=devices)
+        fresh_rows = np.cumsum(is_new) - 1
+        for shard, place in enumerate(new.shards):
+            part = slice(place.start, place.stop)
+            is_fresh = is_new[part]
+            vectors = np.empty((len(place), new.dimension), dtype=np.float32)
+            vectors[is_fresh] = fresh.vectors(fresh_rows[part][is_fresh])
+            vectors[~is_fresh] = earlier.vectors(rows[part][~is_fresh])
+            new.write_shard(shard, vectors)
+        write_json(partial / RECORD_FILE, fresh.record)
+        shutil.rmtree(fresh.folder)
+    return Embeddings.open(earlier.folder)
+
+
+def _find_stored(embeddings: Embeddings, hashes: np.ndarray) -> np.ndarray:
+    """The rows of passages with these hashes, (N,) int64; -1 where there is no vector."""
+    stored = embeddings.hashes
+    order = np.argsort(stored)
+    places = np.searchsorted(stored, hashes, sorter=order)
+    rows = order[np.minimum(places, len(order) - 1)]
+    is_encoded = ~np.isin(rows // embeddings.shard_size, embeddings.missing_shards())
+    return np.where((stored[rows] == hashes) & is_encoded, rows, -1)
+
+
+def _encode_missing(
+    retriever: "Retriever",
+    passages: Dataset,
+    embeddings: Embeddings,
+    devices: Sequence[str] | None,
+) -> None:
+    """Encode the missing shards on all devices, and write the record."""
+    missing = embeddings.missing_shards()
+    if embeddings.record and not missing:
+        return
+    logger.info("Encoding %d shards: %s", len(missing), embeddings.folder)
+    used, started = _worker_devices(retriever, devices), time.perf_counter()
+    job = (passages, embeddings, len(used))
+    with ProcessPoolExecutor(len(used), mp_context=get_context("spawn")) as pool:
+        workers = [
+            pool.submit(
+                _work, retriever.folder, {**retriever.arguments, "device": device}, *job, rank
+            )
+            for rank, device in enumerate(used)
+            if rank > 0
+        ]
+        try:
+            encode_shards(retriever, *job, 0)
+            for worker in workers:
+                worker.result()
+        except BaseException:
+            for process in pool._processes.values():  # Python 3.14 has terminate_workers()
+                process.terminate()
+            raise
+    n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
+    record = _describe_work(n_encoded, time.perf_counter() - started, used)
+    write_json(embeddings.folder / RECORD_FILE, record)
+
+
+def encode_shards(
+    retriever: "Retriever", passages: Dataset, embeddings: Embeddings, n_workers: int, rank: int
+) -> None:
+    """Encode the missing shards i with i % n_workers == rank; only rank 0 has a progress bar."""
+    shards = [shard for shard in embeddings.missing_shards() if shard % n_workers == rank]
+    total = sum(len(embeddings.shards[shard]) for shard in shards)
+    with show_bars(rank == 0), bar(None, "encode", unit="passage", total=total) as progress:
+        for shard in shards:
+            part = passages.select(embeddings.shards[shard])
+            embeddings.write_shard(shard, retriever.encode_passages(part, progress=progress))
+
+
+def _work(model: Path, arguments: dict[str, Any], *job: Any) -> None:
+    """Encode in a new process, on another device."""
+    from .retriever import Retriever
+
+    encode_shards(Retriever(model, **arguments), *job)
+
+
+def local_device(devices: Sequence[str] | None) -> str | None:
+    """The device of this process's retriever; None for the default."""
+    return devices[0] if devices else None
+
+
+def _worker_devices(retriever: "Retriever", devices: Sequence[str] | None) -> list[str]:
+    """The device of each worker; this process is the first."""
+    import torch
+
+    here = retriever.model.device
+    others = list(devices or [])[1:]
+    if devices is None and here.type == "cuda":
+        gpus = range(torch.cuda.device_count())
+        others = [f"cuda:{gpu}" for gpu in gpus if gpu != (here.index or 0)]
+    return [str(here), *others]
+
+
+def _describe_work(n_encoded: int, seconds: float, devices: list[str]) -> dict[str, Any]:
+    """The record of a call; memory is the peak of this process, including mapped files."""
+    import torch
+
+    is_gpu = devices[0].startswith("cuda")
+    return {
+        "n_encoded": n_encoded,
+        "seconds": seconds,
+        "passages_per_second": n_encoded / seconds if n_encoded else None,
+        "devices": devices,
+        "peak_memory_bytes": _peak_memory_bytes(),
+        "peak_accelerator_bytes": torch.cuda.max_memory_allocated(devices[0]) if is_gpu else None,
+        "machine": describe_machine(),
+    }
+
+
+def _peak_memory_bytes() -> int:
+    """The largest resident memory of this process so far."""
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset
+    import resource  # which Windows lacks; psutil has no peak elsewhere
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -11,8 +11,7 @@ from typing import Any
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.collection.load import load_passages
 
-from .embeddings import Embeddings
-from .encode import claim_folder, encode_shards
+from .embeddings import Embeddings, claim_folder, encode_shards
 from .retriever import Retriever
 
 

@@ -16,8 +16,7 @@ from typing import Any, Literal
 from modeling_condenser.collection.collection import Collection, fingerprint_passages
 from modeling_condenser.collection.load import load_dev, load_reported
 from modeling_condenser.collection.passages import find_rows
-from modeling_condenser.files.atomic import read_json, write_json
-from modeling_condenser.files.run_folder import hash_data
+from modeling_condenser.files.run_folder import hash_data, read_json, write_json
 from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.runs import (
@@ -28,8 +27,14 @@ from modeling_condenser.retrieval.runs import (
     read_run,
     write_run,
 )
-from modeling_condenser.retrieval.searchers import HybridSearcher, Searcher, open_searcher
-from modeling_condenser.retrieval.systems import System, as_folder, parse_systems
+from modeling_condenser.retrieval.systems import (
+    HybridSearcher,
+    Searcher,
+    System,
+    as_folder,
+    open_searcher,
+    parse_systems,
+)
 
 from .measures import check_measures, evaluate_run
 from .report import Report, SystemResult, write_report

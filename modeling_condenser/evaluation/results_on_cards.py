@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from modeling_condenser.collection.collection import Collection, fingerprint_passages
-from modeling_condenser.files.models import split_revision
+from modeling_condenser.files.hub import split_revision
 from modeling_condenser.publishing.card import PLACEHOLDER, write_card
 from modeling_condenser.publishing.provenance import EvaluationResult, add_result, hub_name
 from modeling_condenser.retrieval.dense import SearchSettings

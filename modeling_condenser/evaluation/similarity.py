@@ -13,8 +13,14 @@ from scipy import stats
 
 from modeling_condenser.collection.text_files import read_rows
 
-from .measures import Evaluation, make_evaluation
-from .significance import Comparison, Interval, bootstrap_interval, randomisation_test
+from .measures import (
+    Comparison,
+    Evaluation,
+    Interval,
+    bootstrap_interval,
+    make_evaluation,
+    randomisation_test,
+)
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever

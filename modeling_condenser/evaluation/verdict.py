@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.reduce import sample_collection
 
-from .measures import measure_in_memory
-from .significance import ALPHA, Comparison, compare
+from .measures import ALPHA, Comparison, compare, measure_in_memory
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever

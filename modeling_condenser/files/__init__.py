@@ -1,5 +1,5 @@
-"""What all stages share: recipes, run folders, atomic writes and progress bars.
+"""What all stages share: recipes, models by name, run folders, atomic writes and progress bars.
 
-In: a YAML file or a mapping of settings. Out: checked dataclasses, and a folder that belongs to one
-run and is continued by it alone. Start reading in `recipe.py` and `run_folder.py`.
+In: a YAML file or a mapping of settings, and the name of a model. Out: checked dataclasses, an open
+model, and a folder that belongs to one run. Start reading in `settings.py` and `models.py`.
 """

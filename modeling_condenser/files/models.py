@@ -1,16 +1,40 @@
-"""Find a model by its name, download it if needed, and read its configuration."""
+"""A model by its name: find its folder, read how it encodes, and open it.
 
+A model with modules.json (an export, a fine-tuned retriever, any model of sentence-transformers)
+states in its files how a text becomes a vector. Only the title separator is an addition of this
+package, which sentence-transformers ignores: `title_separator` in
+config_sentence_transformers.json. For a plain encoder (config.json alone) the caller states the
+pooling, because vectors of a wrong pooling look right.
+
+No code of a model's folder is executed. Importing this module does not import torch.
+"""
+
+import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from huggingface_hub import errors, snapshot_download
+from .hub import fetch
+from .run_folder import (
+    MODEL_FOLDER,
+    checksum_file,
+    last_checkpoint,
+    read_json,
+)
+from .settings import parse_settings, refuse_ambiguous
 
-from .atomic import read_json
-from .run_folder import MODEL_FOLDER, last_checkpoint
-from .settings import refuse_ambiguous
+if TYPE_CHECKING:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+Pooling = Literal["cls", "mean", "max"]
+Similarity = Literal["dot", "cosine", "euclidean"]
+Dtype = Literal["float32", "bfloat16", "int8"]
+"""Type of an encoder's weights; "int8" is the file of `condenser export --onnx int8`."""
 
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
@@ -25,11 +49,26 @@ STARTER_FOLDER = Path(__file__).parent.parent / STARTER
 _NEEDED_FILES = "*.json *.txt *.model *.jinja *.safetensors *_Dense/pytorch_model.bin".split()
 _NEEDED_FILES += [INT8_FILE]
 _OTHER_FORMATS = "openvino/* coreml/* gguf/* *checkpoint*/* evaluation/*".split()
-_NOT_FOUND = (
-    errors.RepositoryNotFoundError,
-    errors.RevisionNotFoundError,
-    errors.LocalEntryNotFoundError,
-)
+
+UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
+
+_OLD_FILE = "encoding_contract.json"  # of exports by earlier versions: all fields
+_PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' order
+_OLD_POOLINGS = {  # fields of a pooling's config.json in older versions of the library
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_LENGTHS = ("query_max_length", "passage_max_length")
+# The files that vectors depend on, in the folder of the transformer and in those of other modules.
+_TRANSFORMER_FILES = (
+    "config.json sentence_*_config.json tokenizer*.json special_tokens_map.json added_tokens.json "
+    "vocab.* merges.txt *.model adapter_* model*.safetensors pytorch_model*.bin"
+).split()
+_MODULE_FILES = "*.json *.txt *.model *.safetensors *.bin".split()
 
 
 def resolve_encoder_name(name: str | Path) -> str:
@@ -41,47 +80,6 @@ def resolve_encoder_name(name: str | Path) -> str:
         return str(name)
     refuse_ambiguous(STARTER, "the encoder")
     return str(STARTER_FOLDER)
-
-
-def split_revision(name: str) -> tuple[str, str | None]:
-    """Split `owner/name@revision`; the revision is a branch, tag or commit, or None."""
-    repository, _, revision = name.partition("@")
-    return repository, revision or None
-
-
-def fetch(
-    name: str,
-    *,
-    repo_type: str = "model",
-    only: Sequence[str] | None = None,
-    without: Sequence[str] | None = None,
-    **hub: Any,
-) -> Path:
-    """Fetch a repository into the Hub's cache.
-
-    Args:
-        name: `owner/name` or `owner/name@revision`.
-        repo_type: "model" or "dataset".
-        only, without: patterns of the files to fetch (by default all) and to leave out.
-        **hub: for `snapshot_download`, such as `token`.
-
-    Raises:
-        FileNotFoundError: it does not exist on the Hub or is private, or the Hub cannot be reached
-            and the files are not in the cache.
-        OSError: the Hub failed.
-    """
-    repository, revision = split_revision(name)
-    options: Any = {"allow_patterns": only, "ignore_patterns": without, "revision": revision, **hub}
-    try:
-        return Path(snapshot_download(repository, repo_type=repo_type, **options))
-    except errors.HFValidationError:
-        raise FileNotFoundError(
-            f"There is no folder {name!r}, and a name on the Hub is owner/name."
-        ) from None
-    except _NOT_FOUND as error:
-        raise FileNotFoundError(
-            f"There is no folder {name!r}, and it cannot be fetched from the Hub: {error}"
-        ) from None
 
 
 def find_model_folder(model: str | Path, **hub: Any) -> Path:
@@ -166,3 +164,306 @@ def quiet_loading() -> Iterator[None]:
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         yield
+
+
+@dataclass(frozen=True)
+class EncodingContract:
+    """How a retriever encodes.
+
+    Attributes:
+        query_max_length, passage_max_length: in tokens, with special tokens; the rest is cut.
+        pooling: of the last hidden state: "cls" is position 0, as in the Condenser papers; "mean"
+            and "max" are over all tokens of the text, special tokens included.
+        similarity: "cosine" is the inner product of unit vectors, "euclidean" the negative
+            distance.
+        title_separator: between the title and the text of a passage with a title.
+        query_prompt, passage_prompt: put before every query or passage.
+        token_type_ids: whether segment ids are passed; pre-training passes none.
+    """
+
+    query_max_length: int
+    passage_max_length: int
+    pooling: Pooling = "cls"
+    similarity: Similarity = "dot"
+    title_separator: str = " "
+    query_prompt: str = ""
+    passage_prompt: str = ""
+    token_type_ids: bool = False
+
+    @classmethod
+    def load(cls, folder: Path) -> "EncodingContract":
+        """Read the contract of a model that this package wrote, without opening the model.
+
+        Raises:
+            ValueError: the files do not state a field, or state a value that is not supported.
+        """
+        return parse_settings(read_contract(folder), cls)[0]
+
+    def query(self, text: str) -> str:
+        """A query as it is encoded."""
+        return f"{self.query_prompt}{text}"
+
+    def passage(self, title: str, text: str) -> str:
+        """A passage as it is encoded."""
+        body = f"{title}{self.title_separator}{text}" if title else text
+        return f"{self.passage_prompt}{body}"
+
+
+def states_encoding(folder: Path) -> bool:
+    """Whether a model's files say how it pools and compares; those of a plain encoder do not."""
+    return (folder / MODULES_FILE).is_file()
+
+
+def read_contract(folder: Path) -> dict[str, Any]:
+    """The fields of `EncodingContract` that the files of a model state.
+
+    The values are those of the files, so a pooling or similarity may not be supported.
+    """
+    settings = read_json(folder / MODULES_CONFIG_FILE, {})
+    prompts = settings.get("prompts") or {}
+    passage_prompts = [prompts[name] for name in _PASSAGE_PROMPTS if prompts.get(name)]
+    transformer = folder / module_paths(folder)[0]
+    tokenizer = read_json(transformer / "tokenizer_config.json", {})
+    fields = {
+        **_read_lengths(transformer, tokenizer),
+        **_read_modules(folder),
+        "title_separator": settings.get("title_separator"),
+        "query_prompt": prompts.get("query"),
+        "passage_prompt": passage_prompts[0] if passage_prompts else None,
+    }
+    if settings.get("similarity_fn_name"):
+        fields["similarity"] = settings["similarity_fn_name"]
+    if "model_input_names" in tokenizer:
+        fields["token_type_ids"] = "token_type_ids" in tokenizer["model_input_names"]
+    if is_checkpoint(folder):
+        fields["token_type_ids"] = False  # pre-training passes none, whatever the tokenizer says
+    known = {name: value for name, value in fields.items() if value is not None}
+    return {**known, **read_json(folder / _OLD_FILE, {})}
+
+
+def _read_lengths(transformer: Path, tokenizer: dict[str, Any]) -> dict[str, int | None]:
+    """The maximum lengths of queries and passages; None if the files have no limit."""
+    config: dict[str, Any] = {}
+    for file in transformer.glob("sentence_*_config.json"):  # old models have other names
+        config = read_json(file, {})
+    both = config.get("max_seq_length") or tokenizer.get("model_max_length")
+    if both is not None and both >= UNLIMITED:
+        both = None
+    return {
+        "query_max_length": config.get("query_length") or both,
+        "passage_max_length": config.get("document_length") or both,
+    }
+
+
+def _read_modules(folder: Path) -> dict[str, str]:
+    """Pooling, and the similarity of models that end in a normalisation."""
+    modules = read_json(folder / MODULES_FILE, [])
+    if not modules:
+        return {}
+    fields = {"pooling": "none"}
+    for module in modules:
+        if module["type"].endswith(".Pooling"):
+            fields["pooling"] = _name_pooling(
+                read_json(folder / module["path"] / "config.json", {})
+            )
+    if modules[-1]["type"].endswith(".Normalize"):
+        fields["similarity"] = "cosine"
+    return fields
+
+
+def _name_pooling(config: dict[str, Any]) -> str:
+    """Such as "cls", or "cls+mean without prompt"."""
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [name for field, name in _OLD_POOLINGS.items() if config.get(field)]
+    if isinstance(modes, list):
+        modes = "+".join(modes) or "mean"
+    return modes if config.get("include_prompt", True) else f"{modes} without prompt"
+
+
+def open_model(
+    name: str | Path,
+    *,
+    device: "str | torch.device | None" = None,
+    dtype: Dtype = "float32",
+    **overrides: Any,
+) -> "tuple[Path, SentenceTransformer, EncodingContract]":
+    """Open a model by folder or Hub name; see `Retriever` for arguments and errors.
+
+    Returns:
+        Its folder, its modules in evaluation mode, and its contract. A pooling that is not in
+        `Pooling`, such as "weightedmean" or "cls+mean", can be used but not saved.
+    """
+    import torch
+    from safetensors import SafetensorError
+
+    from modeling_condenser import register_auto_classes
+
+    register_auto_classes()  # a command imports the package without registering
+    parse_settings({**dict.fromkeys(_LENGTHS, 1), **overrides}, EncodingContract)  # checks
+    if dtype not in get_args(Dtype):
+        raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(get_args(Dtype))}.")
+    device_name = None if device is None else str(device)
+    if dtype == "int8":
+        if device_name not in (None, "cpu"):
+            raise ValueError(f"dtype=int8 is for a CPU, but the device is {device_name}: omit one.")
+        device_name = "cpu"
+    folder, pooling = find_model_folder(name), overrides.get("pooling")
+    try:
+        if states_encoding(folder):
+            model = _open_modules(folder, pooling, device_name)
+        else:
+            model = _open_plain(folder, pooling, device_name)
+    except (SafetensorError, UnpicklingError) as error:
+        raise ValueError(
+            f"The weights of {folder} cannot be read ({str(error).partition('. ')[0]}): download "
+            "them again, with Git LFS and as safetensors."
+        ) from error
+    _check_transformer(folder / module_paths(folder)[0], model[0])
+    contract = _complete_contract(folder, model, overrides)
+    if dtype == "int8":
+        from .onnx_encoder import OnnxEncoder
+
+        transformer: Any = model[0]
+        transformer.model = OnnxEncoder(_int8_file(folder), transformer.model.config)
+    else:
+        for weight in model.parameters():  # rotary angles and other buffers stay in float32
+            if weight.is_floating_point():
+                weight.data = weight.data.to(getattr(torch, dtype))
+    return folder, model.eval(), contract
+
+
+def _open_plain(folder: Path, pooling: str | None, device: str | None) -> "SentenceTransformer":
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    if not (folder / CONFIG_FILE).is_file():
+        raise FileNotFoundError(
+            f"{folder} holds no encoder: expected {MODULES_FILE} or {CONFIG_FILE}."
+        )
+    if pooling is None:
+        raise ValueError(
+            f"{folder} is a plain encoder and does not say how it pools token vectors: state "
+            f"pooling, one of {', '.join(get_args(Pooling))}, such as {folder.name},pooling=cls in "
+            "a command, or --pooling cls for `condenser finetune`."
+        )
+    last_hidden = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+    with quiet_loading():  # transformers would report missing pooler weights
+        transformer = modules.Transformer(
+            str(folder),
+            modality_config=last_hidden,
+            module_output_name="token_embeddings",
+            model_kwargs={"dtype": "float32"},
+        )
+    pooler = modules.Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
+    return SentenceTransformer(modules=[transformer, pooler], device=device)
+
+
+def _open_modules(folder: Path, pooling: str | None, device: str | None) -> "SentenceTransformer":
+    """Open a sentence-transformers model; `pooling` replaces that of its last pooling module."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    config = read_json(folder / MODULES_CONFIG_FILE, {})  # models saved by old versions have none
+    kind = config.get("model_type", SentenceTransformer.__name__)
+    if kind != SentenceTransformer.__name__:
+        raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
+    with quiet_loading():  # `_check_transformer` reports missing weights
+        model = SentenceTransformer(str(folder), device=device, model_kwargs={"dtype": "float32"})
+    if pooling is not None:
+        places = [i for i, module in enumerate(model) if isinstance(module, modules.Pooling)]
+        if not places:
+            raise ValueError(f"{folder} does not pool token vectors: leave out pooling={pooling}.")
+        old: Any = model[places[-1]]
+        model[places[-1]] = modules.Pooling(
+            old.embedding_dimension, pooling_mode=pooling, include_prompt=old.include_prompt
+        )
+    return model
+
+
+def _complete_contract(folder: Path, model: Any, overrides: dict[str, Any]) -> EncodingContract:
+    """The contract of a model's files, with the caller's fields, and limits of the positions."""
+    fields = {
+        "token_type_ids": "token_type_ids" in model.tokenizer.model_input_names,
+        **read_contract(folder),
+        **overrides,
+    }
+    if not states_encoding(folder):
+        fields.setdefault("similarity", "dot")
+    if fields.get("similarity") not in get_args(Similarity):
+        raise ValueError(
+            f"{folder} has the similarity {fields.get('similarity')!r}: state one of "
+            f"{', '.join(get_args(Similarity))}."
+        )
+    from modeling_condenser.encoder_parts import n_positions
+
+    longest = n_positions(model[0].model)
+    for name in _LENGTHS:
+        if name not in overrides:
+            limits = [limit for limit in (fields.get(name), longest) if limit]
+            if not limits:
+                raise ValueError(f"{folder} has no maximum length: state {name}, for example 512.")
+            fields[name] = min(limits)
+        if not 1 <= fields[name] <= (longest or fields[name]):
+            most = longest or "any number of"
+            raise ValueError(f"{name} is {fields[name]}, but {folder} encodes 1 to {most} tokens.")
+    return EncodingContract(**fields)
+
+
+def _check_transformer(folder: Path, transformer: Any) -> None:
+    """Check that the first module encodes text and that no weights or tokens are missing."""
+    from sentence_transformers.sentence_transformer import modules
+    from transformers import AutoModel
+
+    if not isinstance(transformer, modules.Transformer) or set(transformer.modality_config) != {
+        "text"
+    }:
+        raise ValueError(
+            f"The first module of {folder} is {type(transformer).__name__}; expected a Transformer "
+            "for text only. Use sentence-transformers itself, and `search_exact_arrays`."
+        )
+    tokenizer = transformer.tokenizer
+    # If its files are missing, transformers opens a tokenizer with only special tokens.
+    if tokenizer.pad_token_id is None or len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise ValueError(
+            f"The tokenizer of {folder} has no padding token, or only special tokens: save the "
+            "whole tokenizer there, and set `pad_token` in tokenizer_config.json."
+        )
+    if (folder / "adapter_config.json").is_file():  # the encoder's weights are in another folder
+        return
+    with quiet_loading():  # the meta device does not read the weights again
+        _, info = AutoModel.from_pretrained(folder, output_loading_info=True, device_map="meta")
+    # A decoder or a trained pooler in the folder is not used.
+    used = {name for name in transformer.model.state_dict() if "pooler" not in name}
+    missing = sorted(used & set(info["missing_keys"]))
+    if missing:  # transformers would initialise them at random
+        raise ValueError(
+            f"{folder} lacks {len(missing)} of the encoder's weights, such as {missing[0]}: it is "
+            "damaged, or its config.json describes another architecture."
+        )
+
+
+def fingerprint_model(folder: Path, contract: EncodingContract, *, dtype: Dtype = "float32") -> str:
+    """SHA-256 of all that a model's vectors depend on: its files, a contract and a dtype."""
+    digest = hashlib.sha256(json.dumps([asdict(contract), dtype]).encode())
+    files = set(folder.glob(MODULES_FILE)) | set(folder.glob(MODULES_CONFIG_FILE))
+    for path in module_paths(folder):
+        # The transformer's folder also holds cards and records.
+        is_transformer = path == module_paths(folder)[0]
+        for pattern in _TRANSFORMER_FILES if is_transformer else _MODULE_FILES:
+            files.update((folder / path).glob(pattern))
+    if dtype == "int8":
+        files.add(_int8_file(folder))
+    for file in sorted(files):
+        digest.update(file.relative_to(folder).as_posix().encode())
+        digest.update(bytes.fromhex(checksum_file(file)))
+    return digest.hexdigest()
+
+
+def _int8_file(folder: Path) -> Path:
+    if not (folder / INT8_FILE).is_file():
+        raise ValueError(
+            f"{folder} has no {INT8_FILE}, which dtype=int8 needs: `condenser export {folder} OUT"
+            " --onnx int8` writes a copy of the model with it."
+        )
+    return folder / INT8_FILE

@@ -1,7 +1,10 @@
-"""Run folders: recipe.yaml (settings), run.json (record, hash of the data), log and checkpoints.
+"""What every run writes and shows: atomic files and folders, its run folder, progress bars.
 
-A folder belongs to one run: other settings or other data are refused. A checkpoint is complete if
-it has a readable trainer_state.json, which transformers writes last.
+Files and folders are written beside their place and then renamed.
+
+A run folder holds recipe.yaml (settings), run.json (record, hash of the data), a log and
+checkpoints. It belongs to one run: other settings or other data are refused. A checkpoint is
+complete if it has a readable trainer_state.json, which transformers writes last.
 """
 
 import hashlib
@@ -10,15 +13,17 @@ import json
 import os
 import platform
 import re
+import shutil
+import socket
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
-
-from .atomic import atomic_file, read_json, write_json
+from tqdm.auto import tqdm
 
 RECIPE_FILE = "recipe.yaml"
 RUN_FILE = "run.json"
@@ -41,6 +46,96 @@ _NOT_RECORDED = {"output_dir", "hub_token"}  # the place of the folder, and a se
 _PACKAGES = (
     "condenser torch transformers datasets sentence-transformers faiss-cpu bm25s ir-measures"
 )
+IDENTITY_FILE = "identity.json"  # of a stored index
+_BAR_DELAY = 1  # seconds of work before a bar appears
+_ARE_SHOWN = ContextVar("_ARE_SHOWN", default=True)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Write a file atomically; a failed block leaves no file, or the old one."""
+    partial = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Write a folder atomically: yield a new folder, which replaces it if the block succeeds."""
+    if folder.is_file():
+        raise FileExistsError(f"{folder} is a file: name a folder.")
+    if folder.name in ("", ".."):
+        raise ValueError(f"{folder} would be replaced as a whole: name a new folder in it.")
+    folder = folder.resolve()  # a link stays one
+    partial = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(partial, ignore_errors=True)  # of a killed process
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        _replace_folder(folder, partial)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _replace_folder(folder: Path, new: Path) -> None:
+    """Move a complete folder to the place of an earlier one, which is removed."""
+    earlier = folder.with_name(f".{folder.name}.old")
+    if folder.exists():
+        shutil.rmtree(earlier, ignore_errors=True)
+        folder.replace(earlier)
+    try:
+        new.replace(folder)
+    except OSError:
+        if earlier.exists():
+            earlier.replace(folder)
+        raise
+    shutil.rmtree(earlier, ignore_errors=True)
+
+
+def build_once(
+    folder: Path, identity: Mapping[str, object], build: Callable[[Path], object]
+) -> None:
+    """Build an index into a folder, unless the folder holds the index of this identity.
+
+    The identity is everything that the index depends on. Another index is replaced; any other
+    content of the folder is a FileExistsError.
+    """
+    stored = read_json(folder / IDENTITY_FILE, None)
+    if stored == identity:
+        return
+    if stored is None and folder.is_dir() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} holds something else than an index: name another folder.")
+    with atomic_folder(folder) as new:
+        build(new)
+        write_json(new / IDENTITY_FILE, identity)
+
+
+def read_json(file: Path, otherwise: Any) -> Any:
+    """The content of a JSON file; `otherwise` if there is no such file."""
+    if not file.is_file():
+        return otherwise
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not valid JSON: {error}.") from error
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file atomically."""
+    with atomic_file(path) as file:
+        file.write((json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+
+
+def checksum_file(file: Path) -> str:
+    """SHA-256 of a file's content, 64 hexadecimal digits."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def check_run_folder(folder: Path, settings: Mapping[str, Any], data: str | None = None) -> None:
@@ -174,3 +269,21 @@ def last_checkpoint(run_folder: Path) -> Path | None:
 def _step(folder: Path) -> int:
     number = folder.name.rpartition("-")[2]
     return int(number) if number.isdigit() else -1
+
+
+def bar(items: Iterable[Any] | None, description: str, *, unit: str, **options: Any) -> tqdm:
+    """Iterate with a bar of tqdm, which appears after a second; `options` are those of tqdm."""
+    settings: Any = {"unit": unit, "delay": _BAR_DELAY, **options}
+    if not _ARE_SHOWN.get():
+        settings["disable"] = True  # False would override the environment variable TQDM_DISABLE
+    return tqdm(items, description, **settings)
+
+
+@contextmanager
+def show_bars(are_shown: bool) -> Iterator[None]:
+    """Show or hide the bars of a `with` block; a block within a hidden one is hidden, too."""
+    token = _ARE_SHOWN.set(are_shown and _ARE_SHOWN.get())
+    try:
+        yield
+    finally:
+        _ARE_SHOWN.reset(token)

@@ -188,3 +188,52 @@ def _conversions(value: Any) -> Iterator[Any]:
     items = value if isinstance(value, list | tuple) else [value]
     yield [str(item) if isinstance(item, Path) else item for item in items]
     yield [float(item) if type(item) is int else item for item in items]
+
+
+def split_name(system: str | Path | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Split `MODEL[,setting=value]...`, or a mapping of `model` and settings, also as YAML text.
+
+    Raises:
+        ValueError: there is no model, or the text is not valid YAML.
+    """
+    if isinstance(system, str) and system.startswith("{"):
+        try:
+            system = yaml.safe_load(system)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{system} is not a valid mapping: {error}") from error
+    if isinstance(system, Mapping):
+        values = {name: value for name, value in system.items() if value is not None}
+        model = str(values.pop("model", ""))
+    else:
+        model, *words = str(system).split(",")
+        values = dict(word.partition("=")[::2] for word in words)
+    if not model.strip():
+        raise ValueError(f"{system!r} names no system: begin with an encoder or bm25.")
+    return model, values
+
+
+def convert_settings(
+    model: str, values: Mapping[str, Any], known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Convert settings, often texts, to their types; a wrong one is a ValueError.
+
+    `known` has the type, or the allowed values, of each setting of the model.
+    """
+    settings = {}
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(
+                f"{model} has no setting {name!r}; it has {', '.join(known)}. A path or a value"
+                " with a comma needs a mapping: {model: PATH, SETTING: VALUE}."
+            )
+        settings[name] = _convert(name, value, known[name])
+    return settings
+
+
+def _convert(name: str, value: Any, kind: Any) -> Any:
+    """Convert a value to a type, or check that it is one of a tuple."""
+    try:
+        return kind[kind.index(str(value))] if isinstance(kind, tuple) else kind(value)
+    except ValueError:
+        expected = f"one of {', '.join(kind)}" if isinstance(kind, tuple) else kind.__name__
+        raise ValueError(f"{name} is {value!r}, expected {expected}.") from None

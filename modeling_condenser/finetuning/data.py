@@ -28,8 +28,8 @@ from modeling_condenser.collection.passages import (
     plain_text,
     titles_and_texts,
 )
-from modeling_condenser.files.contract import EncodingContract
-from modeling_condenser.files.models import split_revision
+from modeling_condenser.files.hub import split_revision
+from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.pretraining.counter_random import EpochKeys
 
 from .hard_negatives import KnownPassages, judged_positives, open_text, read_hard_negatives

@@ -20,12 +20,10 @@ from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.reduce import sample_collection
 from modeling_condenser.encoder_parts import freeze_pooler
-from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import measure_in_memory
 from modeling_condenser.evaluation.verdict import MEASURE, compare_with_start
-from modeling_condenser.files.contract import Pooling
-from modeling_condenser.files.models import find_model_folder, is_checkpoint
+from modeling_condenser.files.models import Dtype, Pooling, find_model_folder, is_checkpoint
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, read_provenance
 from modeling_condenser.training.run import run_training, scale_learning_rate

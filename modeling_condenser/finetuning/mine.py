@@ -31,11 +31,11 @@ from modeling_condenser.collection.collection import (
 from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.passages import PassageIndex
-from modeling_condenser.encoding.encode import local_device
-from modeling_condenser.files.atomic import atomic_file
+from modeling_condenser.encoding.embeddings import local_device
 from modeling_condenser.files.models import find_model_folder
-from modeling_condenser.files.progress import bar
 from modeling_condenser.files.run_folder import (
+    atomic_file,
+    bar,
     check_run_folder,
     claim_run_folder,
     hash_data,
@@ -44,8 +44,7 @@ from modeling_condenser.files.run_folder import (
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.runs import rank_passages
-from modeling_condenser.retrieval.searchers import Searcher, open_searcher
-from modeling_condenser.retrieval.systems import parse_systems
+from modeling_condenser.retrieval.systems import Searcher, open_searcher, parse_systems
 
 from .hard_negatives import KnownPassages, judged_positives
 from .recipe import MiningRecipe

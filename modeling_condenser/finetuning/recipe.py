@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from modeling_condenser.files.contract import EncodingContract, Pooling, Similarity
+from modeling_condenser.files.models import EncodingContract, Pooling, Similarity
 from modeling_condenser.files.settings import check_least
 
 Objective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]

@@ -15,10 +15,15 @@ from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from jinja2 import Environment, FileSystemLoader
 
-from modeling_condenser.files.atomic import atomic_file
-from modeling_condenser.files.contract import EncodingContract, states_encoding
-from modeling_condenser.files.models import INT8_FILE, STARTER_TITLE, is_checkpoint, read_config
-from modeling_condenser.files.run_folder import MODEL_FOLDER
+from modeling_condenser.files.models import (
+    INT8_FILE,
+    STARTER_TITLE,
+    EncodingContract,
+    is_checkpoint,
+    read_config,
+    states_encoding,
+)
+from modeling_condenser.files.run_folder import MODEL_FOLDER, atomic_file
 
 from . import markdown
 from .provenance import (

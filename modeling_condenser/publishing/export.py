@@ -14,17 +14,16 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import write_encoder
-from modeling_condenser.files.atomic import atomic_folder, read_json, write_json
-from modeling_condenser.files.contract import EncodingContract
 from modeling_condenser.files.models import (
     DENSE_FOLDER,
     INT8_FILE,
     MODULES_FILE,
+    EncodingContract,
     find_model_folder,
     is_checkpoint,
     quiet_loading,
 )
-from modeling_condenser.files.run_folder import DATA
+from modeling_condenser.files.run_folder import DATA, atomic_folder, read_json, write_json
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 

@@ -17,14 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from modeling_condenser.files.atomic import atomic_file, checksum_file, read_json, write_json
-from modeling_condenser.files.models import (
-    STARTER,
-    STARTER_FOLDER,
-    STARTER_TITLE,
-    find_weights,
+from modeling_condenser.files.models import STARTER, STARTER_FOLDER, STARTER_TITLE, find_weights
+from modeling_condenser.files.run_folder import (
+    atomic_file,
+    checksum_file,
+    describe_machine,
+    read_json,
+    write_json,
 )
-from modeling_condenser.files.run_folder import describe_machine
 
 from .training_log import readiness_entries, thin_log
 

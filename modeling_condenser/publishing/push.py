@@ -15,9 +15,8 @@ from huggingface_hub import CommitInfo, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import validate_repo_id
 
-from modeling_condenser.files.atomic import read_json
 from modeling_condenser.files.models import CONFIG_FILE, INT8_FILE, find_weights, is_checkpoint
-from modeling_condenser.files.run_folder import MODEL_FOLDER
+from modeling_condenser.files.run_folder import MODEL_FOLDER, read_json
 from modeling_condenser.files.settings import parse_settings
 
 from .card import CARD_FILE, GENERATED, read_card, write_card

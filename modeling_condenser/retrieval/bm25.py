@@ -1,27 +1,33 @@
 """BM25 search with bm25s, the baseline for dense retrievers.
 
-The formula is Lucene's (Kamphuis et al. 2020, "Lucene (accurate)"). Title and text are one field.
-Stopwords are left out; `words.py` says what a word is. Anserini also stems words (Porter), so its
-published figures differ slightly from those of the presets here.
+The formula is Lucene's (Kamphuis et al. 2020, "Lucene (accurate)"). Title and text are one field,
+which `split_words` splits in any script. Stopwords are left out. Anserini also stems words
+(Porter), so its published figures differ slightly from those of the presets here.
 """
 
 import logging
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import regex  # type: ignore[import-untyped]
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.collection.passages import iterate_rows
 from modeling_condenser.encoding.embeddings import id_column
-from modeling_condenser.files.progress import bar
+from modeling_condenser.files.run_folder import bar, build_once
 
-from .indices import build_once
 from .runs import Run, cut_run
 from .without_jax import bm25s
-from .words import LANGUAGES, choose_language, split_words
+
+logger = logging.getLogger(__name__)
+
+INDEX_FOLDER = "index"
 
 PRESETS: Mapping[str, tuple[float, float]] = {
     # The default of Anserini and of DPR (Karpukhin et al. 2020); gives the BM25 rows of Condenser,
@@ -39,7 +45,33 @@ PRESETS: Mapping[str, tuple[float, float]] = {
 }
 """Name -> k1 and b."""
 
-INDEX_FOLDER = "index"
+LANGUAGES: Mapping[str, Sequence[str]] = {
+    "none": (),
+    "english": bm25s.stopwords.STOPWORDS_EN,
+    **{
+        name.removeprefix("STOPWORDS_").lower(): words
+        for name, words in vars(bm25s.stopwords).items()
+        if name.startswith("STOPWORDS_") and not name.startswith("STOPWORDS_EN")
+    },
+}
+"""Language -> stopwords: those of bm25s; the English ones are Lucene's 33."""
+
+_ONLY_ENGLISH = set(LANGUAGES["english"]).difference(
+    *(words for language, words in LANGUAGES.items() if language != "english")
+)
+_LEAST_SHARE = 0.05  # of these among the words of English text; our collections have 0.18 to 0.20
+_SAMPLE, _SAMPLE_LENGTH = 1000, 1000  # passages, characters of each
+
+# Hangul has spaces, but not between a word and its particle.
+_SPACELESS = "".join(
+    rf"\p{{scx={script}}}"
+    for script in ("Han", "Hiragana", "Katakana", "Hangul", "Thai", "Lao", "Khmer", "Myanmar")
+)
+_WORD = regex.compile(
+    rf"(?V1)[[\p{{L}}\p{{M}}\p{{N}}]&&[{_SPACELESS}]]+|[[\p{{L}}\p{{M}}\p{{N}}_]--[{_SPACELESS}]]{{2,}}"
+)
+_IS_SPACELESS = regex.compile(f"[{_SPACELESS}]").match
+_CHARACTER = regex.compile(r".\p{M}*")  # with its vowel signs and tones
 
 
 class Bm25:
@@ -132,3 +164,40 @@ class Bm25:
         index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b)
         index.index(tokens, show_progress=False)
         return index
+
+
+def split_words(text: str) -> list[str]:
+    """Split a text into words, in lower case and Unicode's form NFKC.
+
+    A word is two or more letters, marks, digits or underscores. A run of a script that does not
+    separate words becomes its pairs of adjacent characters, as in Lucene's CJKAnalyzer: "abc" is
+    "ab", "bc". A single character of such a script is a word.
+    """
+    if text.isascii():  # the same, twice as fast
+        return re.findall(r"\w{2,}", text.lower())
+    words: list[str] = []
+    for word in _WORD.findall(unicodedata.normalize("NFKC", text).lower()):
+        words += _pairs(word) if _IS_SPACELESS(word) else [word]
+    return words
+
+
+def _pairs(run: str) -> list[str]:
+    characters = _CHARACTER.findall(run)
+    return ["".join(pair) for pair in pairwise(characters)] or characters
+
+
+def choose_language(passages: Dataset) -> str:
+    """Choose the stopwords: "english" if a sample of the passages looks English, else "none"."""
+    rows = range(0, len(passages), max(1, len(passages) // _SAMPLE))
+    are_english: list[bool] = []
+    for row in iterate_rows(passages.select(rows).select_columns(["title", "text"])):
+        words = split_words(f"{row['title']} {row['text'][:_SAMPLE_LENGTH]}")
+        are_english += (word in _ONLY_ENGLISH for word in words)
+    if sum(are_english) >= _LEAST_SHARE * len(are_english) > 0:
+        logger.info("BM25: the text looks English, so English stopwords are left out.")
+        return "english"
+    logger.info(
+        "BM25: the text does not look English, so no stopwords are left out; bm25,language=german"
+        " leaves out German ones."
+    )
+    return "none"

@@ -29,15 +29,19 @@ from modeling_condenser.collection.passages import (
     iterate_rows,
 )
 from modeling_condenser.collection.text_files import read_json as read_json_rows
-from modeling_condenser.files.atomic import atomic_file, atomic_folder, read_json, write_json
-from modeling_condenser.files.progress import show_bars
+from modeling_condenser.files.run_folder import (
+    atomic_file,
+    atomic_folder,
+    read_json,
+    show_bars,
+    write_json,
+)
 from modeling_condenser.files.settings import parse_settings
 
+from .bm25 import LANGUAGES, choose_language, split_words
 from .dense import DenseSearcher, SearchSettings
-from .fusion import FUSIONS
-from .searchers import HybridSearcher, Searcher, open_searcher
-from .systems import System, SystemLike, parse_systems
-from .words import LANGUAGES, choose_language, split_words
+from .runs import FUSIONS
+from .systems import HybridSearcher, Searcher, System, SystemLike, open_searcher, parse_systems
 
 INDEX_FILE, PASSAGES_FILE = "index.json", "passages.arrow"
 SOURCE_COLUMNS = ("headings", "file")  # of a collection by `condenser collect`

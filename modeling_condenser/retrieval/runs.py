@@ -1,16 +1,24 @@
-"""Runs: the passages that a system found for each query, in memory and as TREC files.
+"""Runs: the passages that a system found for each query, in memory, as TREC files, and fused.
 
 Passages are always ordered by descending score, and then by ascending id (by code point), so that
 a run does not depend on the order of the corpus.
 """
 
 import gzip
+import logging
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from modeling_condenser.files.atomic import atomic_file
+import ir_measures
+from ir_measures import RR
+
+from modeling_condenser.collection.collection import Qrels
+from modeling_condenser.files.run_folder import atomic_file
 
 Run = dict[str, dict[str, float]]
 """Query id -> passage id -> score; a query without passages has an empty dict or no entry."""
@@ -84,3 +92,109 @@ def read_run(path: str | Path) -> Run:
                 ) from None
             run[query_id][passage_id] = value
     return run
+
+
+logger = logging.getLogger(__name__)
+
+RRF_K = 60  # Cormack, Clarke & Büttcher (2009), section 2
+CANDIDATES = 100
+"""How many of the best passages of each run are fused, at any depth; so weights stay comparable."""
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How to fuse the best 100 passages of a BM25 run with those of a dense run.
+
+    With a `weight`, the score of a passage is weight * dense + (1 - weight) * BM25. A query's
+    scores are first standardised by their mean and population standard deviation; a passage that is
+    not among the best 100 gets the lowest, and a run with equal scores contributes 0.
+
+    Without a weight it is reciprocal rank fusion: the sum of 1 / (60 + rank) over the runs that
+    contain a passage (Cormack, Clarke & Büttcher 2009, Reciprocal Rank Fusion Outperforms Condorcet
+    and Individual Rank Learning Methods). Ranks start at 1 and follow `rank_passages`.
+
+    Passages beyond the best 100 of both runs follow in the order of the better of their two ranks,
+    with scores below the others; they change neither scores nor order of the others.
+    """
+
+    weight: float | None = None
+
+    def __str__(self) -> str:
+        if self.weight is None:
+            method = f"reciprocal rank fusion (k = {RRF_K})"
+        else:
+            weights = f"BM25 {1 - self.weight:.2g}, vectors {self.weight:.2g}"
+            method = f"a sum of standardised scores ({weights})"
+        return f"{method} of the best {CANDIDATES} passages of each"
+
+    def fuse(self, bm25_run: Run, dense_run: Run, *, depth: int = CANDIDATES) -> Run:
+        """Fuse the two runs; keep the best `depth` passages of each query."""
+        fused: Run = {}
+        for query_id in dict.fromkeys(chain(bm25_run, dense_run)):
+            bm25 = rank_passages(bm25_run.get(query_id, {}))
+            dense = rank_passages(dense_run.get(query_id, {}))
+            scores = self._add(dict(bm25[:CANDIDATES]), dict(dense[:CANDIDATES]))
+            lowest = min(scores.values(), default=0.0)
+            further = zip_longest(bm25[CANDIDATES:], dense[CANDIDATES:])
+            for rank, pairs in enumerate(further, start=1):
+                for passage, _ in filter(None, pairs):
+                    scores.setdefault(passage, lowest - rank)
+            fused[query_id] = scores
+        return cut_run(fused, depth)
+
+    def _add(self, bm25: Mapping[str, float], dense: Mapping[str, float]) -> dict[str, float]:
+        """Add up the points of the two best lists of one query."""
+        if self.weight is None:
+            points_of, bm25_weight, dense_weight = _reciprocal_ranks, 1.0, 1.0
+        else:
+            points_of, bm25_weight, dense_weight = _standardise, 1 - self.weight, self.weight
+        bm25_points, missing_bm25 = points_of(bm25)
+        dense_points, missing_dense = points_of(dense)
+        scores = {}
+        for passage in chain(bm25, dense):
+            bm25_score = bm25_points.get(passage, missing_bm25)
+            dense_score = dense_points.get(passage, missing_dense)
+            scores[passage] = bm25_weight * bm25_score + dense_weight * dense_score
+        return scores
+
+
+def _reciprocal_ranks(scores: Mapping[str, float]) -> tuple[dict[str, float], float]:
+    """Return the points of a query's passages, and those of a passage that is not among them."""
+    ranked = enumerate(rank_passages(scores), start=1)
+    return {passage: 1 / (RRF_K + rank) for rank, (passage, _) in ranked}, 0.0
+
+
+def _standardise(scores: Mapping[str, float]) -> tuple[dict[str, float], float]:
+    values = list(scores.values())
+    if len(set(values)) < 2:  # the rounded deviation of equal scores may not be 0
+        return dict.fromkeys(scores, 0.0), 0.0
+    mean = fmean(values)  # correctly rounded, so the order of passages does not matter
+    deviation = math.sqrt(fmean((value - mean) ** 2 for value in values))
+    points = {passage: (score - mean) / deviation for passage, score in scores.items()}
+    return points, min(points.values())
+
+
+FUSIONS = {"rrf": Fusion(), **{f"{i / 10}": Fusion(i / 10) for i in range(1, 10)}}
+"""Fusions by their names in `hybrid:MODEL,fusion=...`; a number is the dense run's weight."""
+
+DEFAULT = FUSIONS["0.5"]
+"""Where there are no dev queries to choose a fusion on, or too few."""
+
+FEWEST_QUERIES = 20
+
+
+def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
+    """Choose the fusion with the highest MRR@10 on judged queries; the first if several tie.
+
+    Fewer than `FEWEST_QUERIES` say too little: the choice is then the default.
+    """
+    if len(qrels) < FEWEST_QUERIES:
+        logger.info("%d dev queries are too few to choose by: %s", len(qrels), DEFAULT)
+        return DEFAULT
+    figures = {}
+    for fusion in FUSIONS.values():
+        run = drop_own_passages(fusion.fuse(bm25_run, dense_run), qrels)
+        figures[fusion] = ir_measures.calc_aggregate([RR @ 10], qrels, run)[RR @ 10]
+    best = max(figures, key=lambda fusion: figures[fusion])
+    logger.info("Chosen on %d dev queries: %s, MRR@10 %.3f", len(qrels), best, figures[best])
+    return best

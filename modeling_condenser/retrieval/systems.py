@@ -1,4 +1,4 @@
-"""Systems: what ranks passages, named by a model and its settings.
+"""Systems: what ranks passages, named by a model and its settings, and opened for search.
 
     my-encoder                                   an export or a sentence-transformers model
     google-bert/bert-base-uncased,pooling=mean   any encoder, with a pooling
@@ -10,25 +10,34 @@
     runs/other-system.trec,name=other            a TREC run file, and a name for tables and folders
     {model: my-encoder, query_prompt: "find, "}  a mapping in YAML, or in Python
 
-`searchers.py` opens systems. Importing this module does not import torch.
+`open_searcher` opens a system. Importing this module does not import torch.
 """
 
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from modeling_condenser.encoding.recipe import ENCODER_SETTINGS, convert_settings, split_name
-from modeling_condenser.files.atomic import checksum_file
-from modeling_condenser.files.run_folder import MODEL_FOLDER
+from datasets import Dataset
+
+from modeling_condenser.collection.collection import Collection, fingerprint_passages
+from modeling_condenser.encoding.embeddings import ENCODER_SETTINGS, MANIFEST_FILE
+from modeling_condenser.files.run_folder import (
+    MODEL_FOLDER,
+    atomic_folder,
+    checksum_file,
+    read_json,
+)
+from modeling_condenser.files.settings import convert_settings, split_name
 from modeling_condenser.publishing.provenance import PROVENANCE_FILE
 
-from .dense import SearchSettings
-from .fusion import FUSIONS
-from .words import LANGUAGES
+from .bm25 import LANGUAGES, Bm25
+from .dense import EMBEDDINGS_FOLDER, INDEX_FILE, DenseSearcher, SearchSettings, build_approximate
+from .runs import CANDIDATES, DEFAULT, FUSIONS, Fusion, Run, choose_fusion, cut_run, read_run
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
@@ -139,7 +148,7 @@ class System:
 
     def open(self) -> "Retriever":
         """Load the encoder, unless it was the one that was opened last."""
-        from modeling_condenser.encoding.encode import local_device
+        from modeling_condenser.encoding.embeddings import local_device
         from modeling_condenser.encoding.retriever import Retriever
 
         if self.kind != "encoder":
@@ -227,3 +236,118 @@ def as_folder(name: str) -> str:
     if len(folder.encode()) <= _LONGEST_NAME:
         return folder
     return f"{folder[: _LONGEST_NAME // 5]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run that was read from a file."""
+
+    run: Run
+
+    def search(self, queries: Mapping[str, str], depth: int) -> Run:
+        return cut_run({query: self.run[query] for query in queries if query in self.run}, depth)
+
+
+@dataclass(frozen=True)
+class HybridSearcher:
+    """Searches with BM25 and an encoder, and fuses the runs."""
+
+    bm25: Bm25 | StoredRun
+    dense: DenseSearcher | StoredRun
+    fusion: Fusion = DEFAULT
+
+    def search(self, queries: Mapping[str, str], depth: int) -> Run:
+        n_candidates = max(depth, CANDIDATES)
+        bm25_run = self.bm25.search(queries, n_candidates)
+        dense_run = self.dense.search(queries, n_candidates)
+        return self.fusion.fuse(bm25_run, dense_run, depth=depth)
+
+
+Searcher = Bm25 | StoredRun | DenseSearcher | HybridSearcher
+"""Ranks the passages of one collection: `search(queries, depth)` returns a run."""
+
+
+def open_searcher(
+    system: System,
+    passages: Dataset,
+    folder: Path,
+    *,
+    embeddings: Path | None = None,
+    settings: SearchSettings | None = None,
+    dev: Collection | None = None,
+    replace_all: bool = False,
+) -> Searcher:
+    """Prepare a system to search passages with the columns `_id`, `title` and `text`.
+
+    `folder` stores the index and, unless `embeddings` names another folder, the embeddings; later
+    calls open them. Unless a hybrid system has a fusion, `choose_fusion` selects it on `dev`.
+    `replace_all` is that of `encode_collection`.
+    """
+    settings = settings or SearchSettings()
+    if system.kind == "run":
+        return StoredRun(read_run(system.model))
+    if system.kind == "bm25":
+        return Bm25(passages, folder=folder / BM25, **system.settings)
+    encoder = system.encoder.completed(settings)
+    place = embeddings or folder / EMBEDDINGS_FOLDER
+    dense = _open_dense(encoder, passages, folder, place, settings, replace_all)
+    if system.kind == "encoder":
+        return dense
+    bm25, fusion = Bm25(passages, folder=folder / BM25), DEFAULT
+    if "fusion" in system.settings:
+        fusion = FUSIONS[system.settings["fusion"]]
+    elif dev and dev.qrels:
+        bm25_run = bm25.search(dev.queries, CANDIDATES)
+        dense_run = dense.search(dev.queries, CANDIDATES)
+        fusion = choose_fusion(bm25_run, dense_run, dev.qrels)
+    return HybridSearcher(bm25, dense, fusion)
+
+
+def _open_dense(
+    system: System,
+    passages: Dataset,
+    folder: Path,
+    place: Path,
+    settings: SearchSettings,
+    replace_all: bool,
+) -> DenseSearcher:
+    """Encode the passages and build the index of an encoder, or open those that are stored."""
+    from modeling_condenser.encoding.embeddings import encode_collection
+
+    retriever = system.open()
+    retriever.check_inner_product()
+    encoder = retriever
+    if read_json(place / MANIFEST_FILE, {}).get("retriever") != retriever.fingerprint:
+        encoder = system.without("truncate_dim").open()  # vectors are stored with all numbers
+    if not place.exists():
+        _copy_stored(encoder, passages, place)
+    vectors = encode_collection(
+        encoder,
+        passages,
+        place,
+        devices=settings.device_list,
+        replace_all=replace_all,
+    )
+    if encoder.dimension != retriever.dimension:
+        vectors = vectors.truncated(retriever.dimension, retriever=retriever.fingerprint)
+    if settings.is_exact:
+        return DenseSearcher(retriever, vectors, None, settings, 4 * vectors.dimension)
+    name = f"index-{settings.index}"
+    if "truncate_dim" in system.settings:
+        name += f"-{vectors.dimension}"
+    index_folder = folder / as_folder(name)
+    parameters = settings.search_parameters
+    index = build_approximate(vectors, settings.index, index_folder, parameters=parameters)
+    n_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
+    return DenseSearcher(retriever, vectors, index, settings, n_bytes)
+
+
+def _copy_stored(retriever: "Retriever", passages: Dataset, place: Path) -> None:
+    """Copy the vectors that `adapt` stored beside its model, if they are of these passages."""
+    stored = retriever.folder.parent / EMBEDDINGS_FOLDER
+    manifest = read_json(stored / MANIFEST_FILE, {})
+    if manifest.get("retriever") != retriever.fingerprint:
+        return
+    if manifest["passages"] == fingerprint_passages(passages):
+        with atomic_folder(place) as new:
+            shutil.copytree(stored, new, dirs_exist_ok=True)

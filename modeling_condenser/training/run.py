@@ -10,13 +10,13 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, set_seed
 from transformers.trainer_callback import ProgressCallback
 
-from modeling_condenser.files.atomic import write_json
 from modeling_condenser.files.run_folder import (
     LOG_FILE,
     MODEL_FOLDER,
     check_run_folder,
     claim_run_folder,
     record_run,
+    write_json,
 )
 from modeling_condenser.files.settings import parse_settings
 

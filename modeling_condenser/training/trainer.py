@@ -18,11 +18,11 @@ from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy, TrainOutput
 
-from modeling_condenser.files.atomic import atomic_folder
 from modeling_condenser.files.run_folder import (
     DATA,
     MODEL_FOLDER,
     all_checkpoints,
+    atomic_folder,
     claim_run_folder,
     describe_machine,
     hash_data,

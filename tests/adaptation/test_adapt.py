@@ -23,9 +23,8 @@ from modeling_condenser.adaptation.queries import Query
 from modeling_condenser.adaptation.recipe import AdaptationRecipe, MapSettings
 from modeling_condenser.adaptation.vector_map import TrainingQueries
 from modeling_condenser.collection.load import load_collection, load_passages
-from modeling_condenser.encoding import encode
-from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.encoding.encode import encode_collection
+from modeling_condenser.encoding import embeddings as encoding
+from modeling_condenser.encoding.embeddings import Embeddings, encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.verdict import compare_with_start
 from modeling_condenser.retrieval.index import Index
@@ -197,7 +196,7 @@ def test_vectors_that_are_stored_are_not_encoded_again(
     stored = str(tmp_path / "stored")
     encode_collection(Retriever(published), passages, stored)
     with monkeypatch.context() as patched:
-        patched.setattr(encode, "encode_shards", None)
+        patched.setattr(encoding, "encode_shards", None)
         again = adapt(**{**arguments, "output_dir": str(tmp_path / "out"), "embeddings": stored})
     own = (each.verdict.comparison.mean_baseline for each in (again, done))
     assert next(own) == pytest.approx(next(own))

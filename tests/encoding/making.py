@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.models import EncodingContract
 
 LONG = "The glacier visits Oslo, and the violin measures the orchard near Kyoto. "
 # Of very mixed length, out of order, with copies.

@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from transformers import AutoConfig, AutoTokenizer
 
-from modeling_condenser.encoding import batches
+from modeling_condenser.encoding import retriever as batches
 from modeling_condenser.encoding.retriever import Retriever
 from tests.backbones.encoders import BACKBONES
 from tests.encoding.making import MIXED, save_mapped, save_modules, save_pooled, with_segments

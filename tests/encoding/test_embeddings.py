@@ -15,10 +15,13 @@ from datasets import Dataset, List, Value, load_dataset
 from benchmarks.harness import write_embeddings
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.encoding import embeddings as module
-from modeling_condenser.encoding import encode as encode_module
 from modeling_condenser.encoding import pipeline_step
-from modeling_condenser.encoding.embeddings import Embeddings, write_table
-from modeling_condenser.encoding.encode import encode, encode_collection
+from modeling_condenser.encoding.embeddings import (
+    Embeddings,
+    encode,
+    encode_collection,
+    write_table,
+)
 from modeling_condenser.encoding.pipeline_step import EncodeShards
 from modeling_condenser.encoding.retriever import Retriever
 from tests.encoding.making import HashRetriever, all_bytes, hash_vectors, make_passages
@@ -154,7 +157,7 @@ def test_each_device_has_a_worker(monkeypatch):
         ("cuda:2", ["cuda:2", "cuda:1"], ["cuda:2", "cuda:1"]),
     ):
         retriever: Any = SimpleNamespace(model=SimpleNamespace(device=torch.device(here)))
-        assert encode_module._worker_devices(retriever, devices) == expected
+        assert module._worker_devices(retriever, devices) == expected
 
 
 def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):

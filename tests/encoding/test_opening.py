@@ -12,9 +12,8 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from transformers import T5Config, T5EncoderModel
 
-from modeling_condenser.encoding.opening import fingerprint_model
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.models import EncodingContract, fingerprint_model
 from modeling_condenser.publishing.export import export_encoder
 from tests.encoding.making import as_passages, change_json, save_modules, save_pooled
 

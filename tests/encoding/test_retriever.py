@@ -16,8 +16,8 @@ from transformers import AutoModel, PreTrainedTokenizerFast
 
 from modeling_condenser.encoding import retriever as encoding
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.files import progress
-from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files import run_folder
+from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
 from tests.encoding.making import LONG, MIXED, as_passages, save_modules, with_segments
 from tests.publishing.making import plain_vectors
@@ -189,9 +189,9 @@ def test_search_ranks_texts(retriever, texts):
 def test_a_bar_appears_after_a_second_unless_an_outer_call_hides_it(retriever, monkeypatch, capsys):
     retriever.encode_queries(["Why?"])
     assert not capsys.readouterr().err
-    monkeypatch.setattr(progress, "_SECONDS", 0)
+    monkeypatch.setattr(run_folder, "_BAR_DELAY", 0)
     for is_shown in (True, False):
-        with progress.show_bars(is_shown), progress.show_bars(True):
+        with run_folder.show_bars(is_shown), run_folder.show_bars(True):
             retriever.encode_queries(["Why?"])
         assert ("encode" in capsys.readouterr().err) == is_shown
 

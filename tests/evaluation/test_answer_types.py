@@ -2,7 +2,7 @@
 
 import pytest
 
-from modeling_condenser.evaluation.answer_types import answer_type, group_queries
+from modeling_condenser.evaluation.report import answer_type, group_queries
 
 # Questions as people write them and queries as they type them into a search box. `None` stands for
 # what the six classes have no place for: yes/no questions, and phrases that ask nothing.

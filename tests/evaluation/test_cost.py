@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModel, BertConfig, BertModel, PreTrainedTokenizerBase
 
 from modeling_condenser.evaluation.cost import measure_cost
-from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
 
 CPU = {"pooling": "max", "device": "cpu"}

@@ -17,9 +17,8 @@ from torch.nn.functional import cosine_similarity
 from modeling_condenser.collection.load import load_collection, load_dev, load_reported
 from modeling_condenser.evaluation import evaluate as evaluate_module
 from modeling_condenser.evaluation.evaluate import evaluate
-from modeling_condenser.evaluation.measures import evaluate_run
-from modeling_condenser.evaluation.significance import holm
-from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.evaluation.measures import evaluate_run, holm
+from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.publishing import push as push_module
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_results

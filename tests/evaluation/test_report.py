@@ -12,9 +12,8 @@ import pytest
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.evaluation.measures import make_evaluation
+from modeling_condenser.evaluation.measures import compare, holm, make_evaluation
 from modeling_condenser.evaluation.report import Report, SystemResult, write_report
-from modeling_condenser.evaluation.significance import compare, holm
 from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
 
 QUERIES = {

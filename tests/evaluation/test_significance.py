@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from modeling_condenser.evaluation.significance import compare, correct, holm
+from modeling_condenser.evaluation.measures import compare, correct, holm
 
 
 def values(numbers) -> dict[str, float]:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from modeling_condenser.files import models
-from modeling_condenser.files.models import fetch, find_model_folder
+from modeling_condenser.files.hub import fetch
+from modeling_condenser.files.models import find_model_folder
 from tests.publishing.loopback_hub import contents
 
 NAME = "owner/encoder"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from modeling_condenser.files.atomic import atomic_folder
 from modeling_condenser.files.run_folder import (
     RECIPE_FILE,
+    atomic_folder,
     check_run_folder,
     claim_run_folder,
     hash_data,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.finetuning import data as data_module
 from modeling_condenser.finetuning.data import (
     DrawnNegatives,

@@ -17,7 +17,7 @@ from transformers import AutoModel
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.verdict import compare_with_start
-from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.files.run_folder import read_run
 from modeling_condenser.finetuning.finetune import (
     RetrieverTrainer,

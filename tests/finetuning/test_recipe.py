@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.files.settings import parse_settings, read_recipe
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 

@@ -13,8 +13,7 @@ from transformers import TrainingArguments
 
 import modeling_condenser
 from hub_scripts.command_line import read_settings
-from hub_scripts.commands import COMMANDS
-from hub_scripts.main import main
+from hub_scripts.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -156,7 +155,7 @@ def test_bm25_starts_without_torch_and_no_help_imports_sentence_transformers(tmp
     code = """if True:
         import os, sys
         from contextlib import suppress
-        from hub_scripts.commands import COMMANDS
+        from hub_scripts.main import COMMANDS
         from hub_scripts.main import main
 
         for words in (["--help"], ["--version"], ["search", "bm25", "c", "xylophone"]):
@@ -183,7 +182,7 @@ def test_all_public_names_can_be_imported():
 
 def test_an_environment_variable_hides_all_bars():
     code = (
-        "from modeling_condenser.files.progress import bar\n"
+        "from modeling_condenser.files.run_folder import bar\n"
         "list(bar(range(3), 'shown', unit='step', delay=0))"
     )
     settings = os.environ | {"CONDENSER_LAZY": "1", "TQDM_DISABLE": "1", "PYTHONPATH": str(ROOT)}

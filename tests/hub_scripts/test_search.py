@@ -11,7 +11,7 @@ import pytest
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.evaluation.evaluate import evaluate
-from modeling_condenser.files.contract import EncodingContract
+from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.bm25 import Bm25
 from tests.publishing.making import plain_vectors

@@ -11,11 +11,11 @@ from benchmarks.harness import write_embeddings
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.retrieval.dense import (
     SearchSettings,
+    build_approximate,
     recall_against_exact,
     search_embeddings,
     search_exact_arrays,
 )
-from modeling_condenser.retrieval.indices import build_approximate
 from modeling_condenser.retrieval.runs import Run, rank_passages
 
 

@@ -7,12 +7,15 @@ import pytest
 
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.retrieval import fusion
+from modeling_condenser.retrieval import runs as fusion
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.fusion import DEFAULT, FUSIONS, Fusion, choose_fusion
-from modeling_condenser.retrieval.runs import cut_run
-from modeling_condenser.retrieval.searchers import HybridSearcher, StoredRun, open_searcher
-from modeling_condenser.retrieval.systems import parse_systems
+from modeling_condenser.retrieval.runs import DEFAULT, FUSIONS, Fusion, choose_fusion, cut_run
+from modeling_condenser.retrieval.systems import (
+    HybridSearcher,
+    StoredRun,
+    open_searcher,
+    parse_systems,
+)
 
 # Mean 3, deviation 1: a is +1, b is -1.
 BM25 = {"q": {"a": 4.0, "b": 2.0}}

@@ -12,8 +12,7 @@ from datasets import Dataset
 from modeling_condenser import Index
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.retrieval.bm25 import Bm25
-from modeling_condenser.retrieval.searchers import open_searcher
-from modeling_condenser.retrieval.systems import parse_system
+from modeling_condenser.retrieval.systems import open_searcher, parse_system
 from tests.encoding.making import note_encoded
 
 TEXTS = {

@@ -3,8 +3,13 @@
 import pytest
 
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.searchers import StoredRun
-from modeling_condenser.retrieval.systems import System, as_folder, parse_system, parse_systems
+from modeling_condenser.retrieval.systems import (
+    StoredRun,
+    System,
+    as_folder,
+    parse_system,
+    parse_systems,
+)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 from datasets import Dataset
 
-from modeling_condenser.retrieval.words import choose_language, split_words
+from modeling_condenser.retrieval.bm25 import choose_language, split_words
 
 SPLIT = {
     "The cafe\u0301's 2nd CO-OP, a_b x": ["the", "café", "2nd", "co", "op", "a_b"],
