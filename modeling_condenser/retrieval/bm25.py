@@ -1,20 +1,16 @@
 """BM25 search with bm25s, the baseline for dense retrievers.
 
-The formula is Lucene's (Kamphuis et al. 2020, "Lucene (accurate)"). Title and text are one field,
-which `split_words` splits in any script. Stopwords are left out. Anserini also stems words
-(Porter), so its published figures differ slightly from those of the presets here.
+The formula is Lucene's (Kamphuis et al. 2020, "Lucene (accurate)"). Title and text are one field;
+`words.py` says what a word is. Anserini stems words for the papers' settings, too, so its published
+figures differ slightly from those of the presets here.
 """
 
 import logging
-import re
-import unicodedata
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import regex  # type: ignore[import-untyped]
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import fingerprint_passages
@@ -24,15 +20,18 @@ from modeling_condenser.files.run_folder import bar, build_once
 
 from .runs import Run, cut_run
 from .without_jax import bm25s
-
-logger = logging.getLogger(__name__)
+from .words import LANGUAGES, PlainWords, Words, recognize_language
 
 INDEX_FOLDER = "index"
+DEFAULT_PRESET = "default"
+WORDS_VERSION = 2  # of `words.py`: stored indexes and runs of another one are made again
 
 PRESETS: Mapping[str, tuple[float, float]] = {
+    # Lucene's. All others are of papers, with their words (`PlainWords`).
+    "default": (1.2, 0.75),
     # The default of Anserini and of DPR (Karpukhin et al. 2020); gives the BM25 rows of Condenser,
     # Tables 5 (MRR@10 .184) and 8 (MRR@100 .230), and of the thesis, Table 4.2 (MAP .1926).
-    "default": (0.9, 0.4),
+    "dpr": (0.9, 0.4),
     # Anserini, docs/experiments-msmarco-passage.md: best for recall@1000, and for MRR@10 (.1892,
     # Condenser, Table 6).
     "msmarco-passage": (0.82, 0.68),
@@ -45,34 +44,6 @@ PRESETS: Mapping[str, tuple[float, float]] = {
 }
 """Name -> k1 and b."""
 
-LANGUAGES: Mapping[str, Sequence[str]] = {
-    "none": (),
-    "english": bm25s.stopwords.STOPWORDS_EN,
-    **{
-        name.removeprefix("STOPWORDS_").lower(): words
-        for name, words in vars(bm25s.stopwords).items()
-        if name.startswith("STOPWORDS_") and not name.startswith("STOPWORDS_EN")
-    },
-}
-"""Language -> stopwords: those of bm25s; the English ones are Lucene's 33."""
-
-_ONLY_ENGLISH = set(LANGUAGES["english"]).difference(
-    *(words for language, words in LANGUAGES.items() if language != "english")
-)
-_LEAST_SHARE = 0.05  # of these among the words of English text; our collections have 0.18 to 0.20
-_SAMPLE, _SAMPLE_LENGTH = 1000, 1000  # passages, characters of each
-
-# Hangul has spaces, but not between a word and its particle.
-_SPACELESS = "".join(
-    rf"\p{{scx={script}}}"
-    for script in ("Han", "Hiragana", "Katakana", "Hangul", "Thai", "Lao", "Khmer", "Myanmar")
-)
-_WORD = regex.compile(
-    rf"(?V1)[[\p{{L}}\p{{M}}\p{{N}}]&&[{_SPACELESS}]]+|[[\p{{L}}\p{{M}}\p{{N}}_]--[{_SPACELESS}]]{{2,}}"
-)
-_IS_SPACELESS = regex.compile(f"[{_SPACELESS}]").match
-_CHARACTER = regex.compile(r".\p{M}*")  # with its vowel signs and tones
-
 
 class Bm25:
     """A BM25 index over the passages of a collection.
@@ -84,8 +55,8 @@ class Bm25:
         preset: a name of `PRESETS`, for k1 and b.
         k1: term frequency saturation, at least 0.
         b: length normalisation, from 0 (none) to 1 (full).
-        language: of the stopwords, a name of `LANGUAGES`; by default "english" if the passages look
-            English, and "none" if not.
+        language: of stopwords and stems, one of `LANGUAGES`, as in "french" or "fr"; by default
+            recognised from the passages.
         folder: stores the index for later calls; by default it is only in memory.
 
     Raises:
@@ -111,7 +82,8 @@ class Bm25:
             raise ValueError(
                 f"k1 is {self.k1} and b is {self.b}: expected k1 from 0, and b from 0 to 1."
             )
-        self.language = language or choose_language(passages)
+        language = language or recognize_language(passages)
+        self.words = Words(language) if preset == DEFAULT_PRESET else PlainWords(language)
         self._ids = id_column(passages)
         if folder is None:
             self.index = self._make_index(passages)
@@ -120,7 +92,8 @@ class Bm25:
         def build(new: Path) -> None:
             self._make_index(passages).save(new / INDEX_FOLDER, show_progress=False)
 
-        identity = {"k1": self.k1, "b": self.b, "language": self.language}
+        identity = {"k1": self.k1, "b": self.b, "language": self.words.language}
+        identity["words"] = f"{type(self.words).__name__} {WORDS_VERSION}"
         identity["passages"] = fingerprint_passages(passages)
         build_once(Path(folder), identity, build)
         self.index = bm25s.BM25.load(Path(folder) / INDEX_FOLDER, mmap=True)
@@ -140,14 +113,14 @@ class Bm25:
 
     def scores(self, query: str) -> np.ndarray:
         """The scores of all passages for a query, (N,) float32."""
-        known = self.index.get_tokens_ids(split_words(query))  # without stopwords
+        known = self.index.get_tokens_ids(self.words.terms(query))
         return self.index.get_scores_from_ids(known)
 
     def _make_index(self, passages: Dataset) -> bm25s.BM25:
         rows = iterate_rows(passages.select_columns(["title", "text"]))
         shown = bar(rows, "BM25 index", unit="passage", total=len(passages))
         tokens = bm25s.tokenization.Tokenizer(
-            lower=False, splitter=split_words, stopwords=list(LANGUAGES[self.language])
+            lower=False, splitter=self.words.terms, stopwords=[]
         ).tokenize(
             (f"{row['title']} {row['text']}" for row in shown),
             length=len(passages),
@@ -157,47 +130,10 @@ class Bm25:
         )
         if not tokens.vocab:
             raise ValueError(
-                "BM25 finds no word in the passages: expected two or more letters or digits in a"
-                f" row, other than stopwords (language={self.language}; none keeps them)."
+                "BM25 finds no word in the passages: expected letters or digits, other than "
+                f"stopwords (language={self.words.language}; none keeps them)."
             )
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs each of its steps
         index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b)
         index.index(tokens, show_progress=False)
         return index
-
-
-def split_words(text: str) -> list[str]:
-    """Split a text into words, in lower case and Unicode's form NFKC.
-
-    A word is two or more letters, marks, digits or underscores. A run of a script that does not
-    separate words becomes its pairs of adjacent characters, as in Lucene's CJKAnalyzer: "abc" is
-    "ab", "bc". A single character of such a script is a word.
-    """
-    if text.isascii():  # the same, twice as fast
-        return re.findall(r"\w{2,}", text.lower())
-    words: list[str] = []
-    for word in _WORD.findall(unicodedata.normalize("NFKC", text).lower()):
-        words += _pairs(word) if _IS_SPACELESS(word) else [word]
-    return words
-
-
-def _pairs(run: str) -> list[str]:
-    characters = _CHARACTER.findall(run)
-    return ["".join(pair) for pair in pairwise(characters)] or characters
-
-
-def choose_language(passages: Dataset) -> str:
-    """Choose the stopwords: "english" if a sample of the passages looks English, else "none"."""
-    rows = range(0, len(passages), max(1, len(passages) // _SAMPLE))
-    are_english: list[bool] = []
-    for row in iterate_rows(passages.select(rows).select_columns(["title", "text"])):
-        words = split_words(f"{row['title']} {row['text'][:_SAMPLE_LENGTH]}")
-        are_english += (word in _ONLY_ENGLISH for word in words)
-    if sum(are_english) >= _LEAST_SHARE * len(are_english) > 0:
-        logger.info("BM25: the text looks English, so English stopwords are left out.")
-        return "english"
-    logger.info(
-        "BM25: the text does not look English, so no stopwords are left out; bm25,language=german"
-        " leaves out German ones."
-    )
-    return "none"

@@ -38,10 +38,10 @@ from modeling_condenser.files.run_folder import (
 )
 from modeling_condenser.files.settings import parse_settings
 
-from .bm25 import LANGUAGES, choose_language, split_words
 from .dense import DenseSearcher, SearchSettings
 from .runs import FUSIONS
 from .systems import HybridSearcher, Searcher, System, SystemLike, open_searcher, parse_systems
+from .words import Words, recognize_language
 
 INDEX_FILE, PASSAGES_FILE = "index.json", "passages.arrow"
 SOURCE_COLUMNS = ("headings", "file")  # of a collection by `condenser collect`
@@ -77,7 +77,7 @@ class _State(NamedTuple):
     passages: Dataset  # read as Arrow tables
     rows_of: PassageIndex
     searcher: Searcher
-    stopwords: frozenset[str]
+    words: Words
 
 
 class Index:
@@ -173,7 +173,7 @@ class Index:
             raise ValueError(f"Got {queries!r:.80}, expected a list of queries, such as [query].")
         if k < 1:
             raise ValueError(f"k is {k}, expected at least 1.")
-        passages, rows_of, searcher, stopwords = self._state
+        passages, rows_of, searcher, words = self._state
         with show_bars(False):
             run = searcher.search(texts, k)
         names = list(dict.fromkeys(chain.from_iterable(run.values())))
@@ -181,9 +181,11 @@ class Index:
         rows = {row["_id"]: row for row in table.to_pylist()}
         answers = []
         for place, query in texts.items():
-            words = [word for word in dict.fromkeys(split_words(query)) if word not in stopwords]
+            asked = {word: words.term(word) for word in words.split(query)}
             scores = run.get(place, {})
-            answers.append([_show(rows[name], score, words) for name, score in scores.items()])
+            answers.append(
+                [_show(rows[name], score, asked, words) for name, score in scores.items()]
+            )
         return answers
 
     def __len__(self) -> int:
@@ -223,9 +225,8 @@ class Index:
             self.system = replace(self.system, settings={**self.system.settings, "fusion": fusion})
             bm25 = searcher.bm25
         is_dense = isinstance(searcher, DenseSearcher)
-        language = choose_language(passages) if is_dense else bm25.language
-        stopwords = frozenset(LANGUAGES[language])
-        return _State(passages.with_format("arrow"), PassageIndex(passages), searcher, stopwords)
+        words = Words(recognize_language(passages)) if is_dense else bm25.words
+        return _State(passages.with_format("arrow"), PassageIndex(passages), searcher, words)
 
 
 def _check_folder(folder: Path) -> None:
@@ -278,14 +279,17 @@ def _read_passages(source: PassageSource) -> Dataset:
     return source.select_columns(_SCHEMA.names)
 
 
-def _show(row: Mapping[str, str], score: float, words: Sequence[str]) -> Passage:
-    """Make an answer of a row, with the words and the sentence that match the query's words."""
+def _show(row: Mapping[str, str], score: float, asked: Mapping[str, str], words: Words) -> Passage:
+    """Make an answer of a row, with the words and the sentence that match the query.
+
+    `asked` holds the term of each word of the query, which is empty for a stopword.
+    """
     title, text = row["title"], row["text"]
-    passage_words = set(split_words(f"{title} {text}"))
-    common = tuple(word for word in words if word in passage_words)
+    terms = set(words.terms(f"{title} {text}"))
+    common = tuple(word for word, term in asked.items() if term in terms)
 
     def count_common(sentence: str) -> int:
-        return len(set(common) & set(split_words(sentence)))
+        return len({asked[word] for word in common} & set(words.terms(sentence)))
 
     from modeling_condenser.collection.sentences import sentence_starts  # nltk takes a second
 

@@ -7,6 +7,7 @@
     bm25,preset=msmarco-passage                  BM25, with a preset or with k1 and b
     hybrid:my-encoder                            BM25 and an encoder; dev queries choose the fusion
     hybrid:my-encoder,fusion=rrf                 reciprocal ranks; 0.3: the encoder's weight
+    hybrid:my-encoder,language=fr                BM25 with French stems and stopwords
     runs/other-system.trec,name=other            a TREC run file, and a name for tables and folders
     {model: my-encoder, query_prompt: "find, "}  a mapping in YAML, or in Python
 
@@ -35,9 +36,10 @@ from modeling_condenser.files.run_folder import (
 from modeling_condenser.files.settings import convert_settings, split_name
 from modeling_condenser.publishing.provenance import PROVENANCE_FILE
 
-from .bm25 import LANGUAGES, Bm25
+from .bm25 import WORDS_VERSION, Bm25
 from .dense import EMBEDDINGS_FOLDER, INDEX_FILE, DenseSearcher, SearchSettings, build_approximate
 from .runs import CANDIDATES, DEFAULT, FUSIONS, Fusion, Run, choose_fusion, cut_run, read_run
+from .words import LANGUAGES
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
@@ -48,11 +50,12 @@ Kind = Literal["bm25", "run", "encoder", "hybrid"]
 
 # The type or the allowed values of each setting.
 _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
-    "bm25": {"preset": str, "k1": float, "b": float, "language": tuple(LANGUAGES)},
+    "bm25": {"preset": str, "k1": float, "b": float, "language": LANGUAGES},
     "run": {},
     "encoder": ENCODER_SETTINGS,
-    "hybrid": {**ENCODER_SETTINGS, "fusion": tuple(FUSIONS)},
+    "hybrid": {**ENCODER_SETTINGS, "fusion": tuple(FUSIONS), "language": LANGUAGES},
 }
+_OF_HYBRID = ("fusion", "language")  # settings of a hybrid system that its encoder has not
 _LONGEST_VALUE, _LONGEST_NAME = 40, 200  # characters in a system's name, bytes in a folder's
 
 
@@ -62,7 +65,7 @@ class System:
 
     Attributes:
         model: "bm25", a TREC run file, folder or Hub name of an encoder, or "hybrid:ENCODER".
-        settings: arguments of `Bm25` or `Retriever`, and `fusion`.
+        settings: arguments of `Bm25` or `Retriever`, and `fusion` and `language` of a hybrid.
         stated_name: replaces the name that is made from model and settings.
         devices: to encode on; by default all GPUs, or the CPU.
         opened: the encoder that was opened last; the systems of one call share it.
@@ -98,7 +101,7 @@ class System:
         if self.kind != "hybrid":
             return self
         model = self.model.removeprefix(HYBRID)
-        return replace(self.without("fusion"), model=model, stated_name=None)
+        return replace(self.without(*_OF_HYBRID), model=model, stated_name=None)
 
     def without(self, *names: str) -> "System":
         """Return the system without some settings."""
@@ -169,9 +172,10 @@ class System:
         if self.kind == "run":
             return checksum_file(Path(self.model))
         if self.kind == "bm25":
-            return replace(self, stated_name=None).text
+            return f"{replace(self, stated_name=None).text} words {WORDS_VERSION}"
         if self.kind == "hybrid":
-            return f"{self.settings.get('fusion')} {self.encoder.fingerprint}"
+            of_hybrid = [self.settings.get(name) for name in _OF_HYBRID]
+            return f"{of_hybrid} words {WORDS_VERSION} {self.encoder.fingerprint}"
         return self.open().fingerprint
 
 
@@ -293,7 +297,8 @@ def open_searcher(
     dense = _open_dense(encoder, passages, folder, place, settings, replace_all)
     if system.kind == "encoder":
         return dense
-    bm25, fusion = Bm25(passages, folder=folder / BM25), DEFAULT
+    language = system.settings.get("language")
+    bm25, fusion = Bm25(passages, language=language, folder=folder / BM25), DEFAULT
     if "fusion" in system.settings:
         fusion = FUSIONS[system.settings["fusion"]]
     elif dev and dev.qrels:

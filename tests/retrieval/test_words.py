@@ -1,9 +1,10 @@
 """Words of several scripts, split by hand, and the choice of stopwords."""
 
 import pytest
-from datasets import Dataset
 
-from modeling_condenser.retrieval.bm25 import choose_language, split_words
+from modeling_condenser.retrieval.bm25 import Bm25
+from modeling_condenser.retrieval.words import LANGUAGES, PlainWords, Words, recognize_language
+from tests.retrieval.test_bm25 import PASSAGES, make_passages
 
 SPLIT = {
     "The cafe\u0301's 2nd CO-OP, a_b x": ["the", "café", "2nd", "co", "op", "a_b"],
@@ -22,22 +23,58 @@ SPLIT = {
 
 @pytest.mark.parametrize("text", SPLIT)
 def test_a_text_is_split_into_words_or_pairs_of_characters(text):
-    assert split_words(text) == SPLIT[text]
+    assert PlainWords("none").split(text) == SPLIT[text]
+    assert set(SPLIT[text]) <= set(Words("none").split(text))
+
+
+@pytest.mark.parametrize("text", ["企鹅生活在南极，主要吃磷虾和鱼。", "", "Brot, Fisch"])
+def test_a_language_that_is_not_recognised_is_none(text):
+    assert recognize_language(make_passages({"a": ("", text)})) == "none"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_language_has_a_stemmer(language):
+    assert Words(language).terms("xyz") == ["xyz"]
+
+
+TEXTS = {
+    "english": ("The patients were treated with antibiotics.", "treating a patient"),
+    "german": ("Die Häuser in den Dörfern sind von der Straße zu sehen.", "Haus im Dorf"),
+    "french": ("Les enfants et les animaux sont dans la maison de l'école.", "enfant, animal"),
+    "spanish": ("Los niños y las niñas que viven en la ciudad son felices.", "niño que vive"),
+    "russian": ("Дети и собаки не играли на улицах, что с того.", "играть на улице"),
+    "finnish": ("Lapset ja koirat ovat talossa, joka on suuri.", "lapsi talo suuret"),
+    "turkish": ("Çocuklar ve köpekler bir evde çok mutlu.", "çocuk ev"),
+}
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_a_language_is_recognised_and_words_are_stemmed_in_it(language):
+    text, query = TEXTS[language]
+    passages = make_passages({"a": ("", text), "b": ("", "x")})
+    assert recognize_language(passages) == language
+    assert list(Bm25(passages).search({"q": query})["q"]) == ["a"]
 
 
 @pytest.mark.parametrize(
-    ("texts", "language"),
+    ("text", "expected"),
     [
-        (["The penguins eat krill and fish.", "Bread rises.", "Yeast makes the gas."], "english"),
-        (["Wat ze eten is vis of krill in de winter.", "Dat was in de stad.", "Brood"], "none"),
-        (["Er will an Land in das Haus, was schwer war.", "Brot"], "none"),
-        (["企鹅生活在南极，主要吃磷虾和鱼。"], "none"),
-        (["", "!"], "none"),
+        ("parseHTMLFile", "parsehtmlfile parse html file"),
+        ("snake_case CD4", "snake_case snake case cd4 cd 4"),
+        ("C++ and C#, or v2.0.1.", "c++ c and c# c or v2 v 2 0.1 0 1"),
+        ("Windows 7", "windows windows 7"),
+        ("I'm at l’eau, don't", "at eau don"),
+        ("İstanbul co\u00adoperate", "istanbul istanbul cooperate"),
+        ("東京都", "東京 京都"),
     ],
 )
-def test_english_stopwords_are_chosen_for_text_that_looks_english(texts, language, caplog):
-    caplog.set_level("INFO")
-    rows = [{"_id": str(i), "title": "", "text": text} for i, text in enumerate(texts)]
-    assert choose_language(Dataset.from_list(rows)) == language
-    left_out = {"english": "English stopwords are left out", "none": "no stopwords are left out"}
-    assert left_out[language] in caplog.text
+def test_what_a_word_is(text, expected):
+    found = Words("none").split(text)
+    assert list(dict.fromkeys(found)) == list(dict.fromkeys(expected.split()))
+
+
+def test_the_presets_of_papers_have_words_of_two_characters_and_no_stems():
+    assert PlainWords("en").terms("The cats of Windows 7, C++ and snake_case") == [
+        *("cats", "windows", "snake_case"),
+    ]
+    assert type(Bm25(PASSAGES, preset="thesis").words) is PlainWords

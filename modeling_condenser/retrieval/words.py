@@ -1,0 +1,220 @@
+"""Words for BM25: splits text of all scripts, leaves out stopwords, and stems.
+
+As in Lucene's analysers, a language decides the stopwords and the stems (Snowball, Porter 2001). It
+is recognised by its most frequent words. `PlainWords` is the analysis of this package's figures for
+the papers: two characters and more, no stems.
+"""
+
+import logging
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import regex  # type: ignore[import-untyped]
+import Stemmer
+from datasets import Dataset
+
+from modeling_condenser.collection.passages import iterate_rows
+
+from .without_jax import bm25s
+
+logger = logging.getLogger(__name__)
+
+# Language code, name in Snowball, and its most frequent words, if it is to be recognised.
+_LANGUAGES = """
+ar arabic      في من على إلى أن التي عن الذي هذا مع ما لا
+ca catalan     de la el i els les que per amb del és una
+da danish      og i at det er en til af på ikke der med
+de german      der die und in den das von zu mit ist nicht des
+el greek       και το να του η της με που την από για είναι
+en english     the of and to in is that for it with as was a i
+es spanish     de la que el en y los del las por con una
+et estonian
+eu basque      eta da ez du bat dira ere zen baina dute hau izan
+fi finnish     ja on ei että se oli joka mutta myös ovat kuin hän
+fr french      de la le et les des en du est une que pour
+ga irish       agus an na ar le go is ag tá i ní bhí
+hi hindi       के का में की है और से को पर ने कि हैं
+hu hungarian   a az és hogy nem is egy ez de volt meg mint
+hy armenian
+id indonesian  yang dan di dengan untuk dari pada adalah ini dalam tidak itu
+it italian     di che il la e è per un della con non del
+lt lithuanian  ir kad yra su į iš tai kaip bet buvo ne jis
+ne nepali
+nl dutch       de het een van en in dat is op te voor niet
+no norwegian   og i det som er en på til av ikke for med
+pt portuguese  de que o a do da em um para com não uma
+ro romanian    și în de la cu pe din care este nu pentru a
+ru russian     и в не на что с он по это как из к
+sr serbian
+sv swedish     och i att det som en på är av för inte med
+ta tamil
+tr turkish     ve bir bu da de için ile çok olarak olan daha ne
+yi yiddish
+"""
+_FREQUENT: dict[str, frozenset[str]] = {}
+_CODES: dict[str, str] = {}
+for _line in _LANGUAGES.split("\n")[1:-1]:
+    _code, _name, *_words = _line.split()
+    _CODES[_code] = _name
+    _FREQUENT[_name] = frozenset(_words)
+
+NO_LANGUAGE = "none"
+LANGUAGES: Sequence[str] = (NO_LANGUAGE, *_CODES.values(), *_CODES)
+"""Names and codes of languages; `none` is without stopwords and stems."""
+
+_LEAST_SHARE = 0.05  # of the most frequent words; 0.08 to 0.25 in text of 15 of the languages
+_SAMPLE, _SAMPLE_LENGTH = 1000, 1000  # passages, characters of each
+
+# Hangul has spaces, but not between a word and its particle.
+_SPACELESS = "".join(
+    rf"\p{{scx={script}}}"
+    for script in ("Han", "Hiragana", "Katakana", "Hangul", "Thai", "Lao", "Khmer", "Myanmar")
+)
+_RUN = rf"[[\p{{L}}\p{{M}}\p{{N}}]&&[{_SPACELESS}]]+"
+_LETTERS = rf"[[\p{{L}}\p{{M}}\p{{N}}_]--[{_SPACELESS}]]"
+_IS_SPACELESS = regex.compile(f"[{_SPACELESS}]").match
+_CHARACTER = regex.compile(r".\p{M}*")  # with its vowel signs and tones
+# A number with points; or a word, with what stands after an apostrophe, and ++ or #.
+_TOKEN = regex.compile(
+    rf"(?V1){_RUN}|\p{{N}}+(?:\.\p{{N}}+)+"
+    rf"|{_LETTERS}+(?:['’]{_LETTERS}+)*(?:\+\+|\#(?!{_LETTERS}))?"
+)
+_ASCII_TOKEN = re.compile(r"\d+(?:\.\d+)+|\w+(?:'\w+)*(?:\+\+|#(?!\w))?")
+_APOSTROPHE = re.compile("['’]")
+# Capitals before a small letter begin a part, as in parse|HTML|File; so do digits.
+_PART = regex.compile(r"\p{Lu}+(?!\p{Ll})|\p{Lu}?[\p{Ll}\p{Lo}\p{Lm}\p{Lt}\p{M}]+|\p{Lu}|\p{N}+")
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200d\u2060\ufeff]")  # soft hyphens, widths of zero
+
+_PLAIN_WORD = regex.compile(rf"(?V1){_RUN}|{_LETTERS}{{2,}}")
+
+
+class Words:
+    """Splits text into the terms of an index.
+
+    A word is a run of letters, marks, digits and underscores, in lower case and Unicode's form
+    NFKC; `C++`, `C#` and `2.0.1` are words. Beside a word stand its parts at changes of case,
+    digits and underscores: "parseHTML2" is "parsehtml2", "parse", "html", "2". A single letter at
+    an apostrophe is none (I'm, l'eau). A run of a script that does not separate words becomes its
+    pairs of adjacent characters, as in Lucene's CJKAnalyzer: "abc" is "ab", "bc".
+
+    Args:
+        language: one of `LANGUAGES`.
+    """
+
+    def __init__(self, language: str) -> None:
+        self.language = _CODES.get(language, language)
+        self._stem = None
+        self._stopwords: frozenset[str] = frozenset()
+        if self.language != NO_LANGUAGE:
+            self._stem = Stemmer.Stemmer(self.language).stemWord
+            # A single letter is a stopword only if it is frequent: not the D of vitamin D.
+            listed = {word for word in _list_stopwords(self.language) if len(word) > 1}
+            self._stopwords = _FREQUENT[self.language] | listed
+        self._known: dict[str, list[str]] = {}  # token -> its terms
+
+    def terms(self, text: str) -> list[str]:
+        """The terms of a text: stems of its words without stopwords."""
+        terms: list[str] = []
+        for token in _find_tokens(text):
+            if (of_token := self._known.get(token)) is None:
+                of_token = [term for word in _split(token) if (term := self.term(word))]
+                self._known[token] = of_token
+            terms += of_token
+        return terms
+
+    def split(self, text: str) -> list[str]:
+        """The words of a text, with stopwords, in their order."""
+        return [word for token in _find_tokens(text) for word in _split(token)]
+
+    def term(self, word: str) -> str:
+        """The stem of a word; empty for a stopword."""
+        if word in self._stopwords:
+            return ""
+        return self._stem(word) if self._stem else word
+
+
+class PlainWords(Words):
+    """Words of two characters and more, without parts and stems, as in the papers' presets.
+
+    English stopwords are Lucene's 33.
+    """
+
+    def __init__(self, language: str) -> None:
+        super().__init__(NO_LANGUAGE)
+        self.language = _CODES.get(language, language)
+        self._stopwords = frozenset(_list_stopwords(self.language, "STOPWORDS_EN"))
+
+    def terms(self, text: str) -> list[str]:
+        return [word for word in self.split(text) if word not in self._stopwords]
+
+    def split(self, text: str) -> list[str]:
+        if text.isascii():  # the same, twice as fast
+            return re.findall(r"\w{2,}", text.lower())
+        words: list[str] = []
+        for word in _PLAIN_WORD.findall(unicodedata.normalize("NFKC", text).lower()):
+            words += _pairs(word) if _IS_SPACELESS(word) else [word]
+        return words
+
+
+def _list_stopwords(language: str, english: str = "STOPWORDS_EN_PLUS") -> Sequence[str]:
+    """The stopwords of bm25s for a language; none if it has none."""
+    name = english if language == "english" else f"STOPWORDS_{language.upper()}"
+    return getattr(bm25s.stopwords, name, ())
+
+
+def _find_tokens(text: str) -> list[str]:
+    if text.isascii():
+        return _ASCII_TOKEN.findall(text)
+    # Lower case of a capital I with a dot has two characters; Lucene's has one.
+    normal = unicodedata.normalize("NFKC", text).replace("İ", "I")
+    return _TOKEN.findall(_INVISIBLE.sub("", normal))
+
+
+def _split(token: str) -> list[str]:
+    """The words of a token, in lower case, each with its parts."""
+    if _IS_SPACELESS(token):
+        return _pairs(token)
+    pieces = _APOSTROPHE.split(token)
+    words: list[str] = []
+    for piece in pieces:
+        if len(pieces) > 1 and len(piece) == 1:
+            continue
+        words.append(piece.lower())
+        if not (piece.isalpha() and piece.islower()):
+            parts = _PART.findall(piece)
+            if parts != [piece]:
+                words += [part.lower() for part in parts]
+    return words
+
+
+def _pairs(run: str) -> list[str]:
+    characters = _CHARACTER.findall(run)
+    return ["".join(pair) for pair in pairwise(characters)] or characters
+
+
+def recognize_language(passages: Dataset) -> str:
+    """The language of a sample of passages, by its most frequent words; "none" if it has few."""
+    counts: Counter[str] = Counter()
+    words = Words(NO_LANGUAGE)
+    rows = range(0, len(passages), max(1, len(passages) // _SAMPLE))
+    for row in iterate_rows(passages.select(rows).select_columns(["title", "text"])):
+        counts.update(words.split(f"{row['title']} {row['text'][:_SAMPLE_LENGTH]}"))
+    shares: Mapping[str, int] = {
+        language: sum(counts[word] for word in frequent) for language, frequent in _FREQUENT.items()
+    }
+    language = max(shares, key=shares.__getitem__)
+    if shares[language] < _LEAST_SHARE * counts.total() or not counts:
+        logger.info(
+            "BM25: the language was not recognised, so nothing is stemmed and no word left out; "
+            "bm25,language=german chooses German."
+        )
+        return NO_LANGUAGE
+    logger.info(
+        "BM25: the text looks %s, so words are stemmed and stopwords left out in this language; "
+        "bm25,language=none keeps all words as they are.",
+        language.title(),
+    )
+    return language
