@@ -16,8 +16,9 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 from modeling_condenser.files.atomic import atomic_folder
+
+from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 
 _KEPT_MACROS = re.compile(r"\.(?:[BI][BIR]?|R[BI]|SS|SM|SB) ")
 _ESCAPES = re.compile(r"\\f(?:\[[A-Z]*\]|[A-Z])|\\\([a-z]{2}|\\[,/&|^:%c]|\\s[-+]?\d")
