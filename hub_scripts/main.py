@@ -11,7 +11,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from difflib import get_close_matches
 from functools import partial
@@ -130,8 +130,7 @@ def encode(read: Reader) -> None:
     print(f"embeddings: {made.folder}")
     print(f"  {made.n_passages:,} passages of {made.dimension} numbers")
     if speed := record["passages_per_second"]:  # nothing was left to encode otherwise
-        memory = record["peak_accelerator_bytes"] or record["peak_memory_bytes"]
-        print(f"  {record['seconds']:.1f} s, {speed:,.0f} passages a second, {memory / 1e9:.2f} GB")
+        print(f"  {record['seconds']:.1f} s, {speed:,.0f} passages a second")
     if table := settings.get("table"):
         n_files = len(list(Path(table).glob("*.parquet")))
         print(f"table: {table} ({n_files} parquet files)")
@@ -156,13 +155,13 @@ def mine(read: Reader) -> None:
     from modeling_condenser.finetuning.mine import mine as stage
 
     file = stage(**settings)
-    facts = read_run(file.parent)
-    print(f"{facts['queries']:,} queries, {facts['negatives']:,} negatives")
+    mined = read_run(file.parent)
+    print(f"{mined['queries']:,} queries, {mined['negatives']:,} negatives")
     print(
-        f"{facts['queries_without_negatives']:,} without any, {facts['queries_with_fewer']:,} with "
-        f"fewer than asked for, {facts['queries_without_positive']:,} left out without a positive"
+        f"{mined['queries_without_negatives']:,} without any, {mined['queries_with_fewer']:,} with "
+        f"fewer than asked for, {mined['queries_without_positive']:,} left out without a positive"
     )
-    dropped = [f"{name} {n:,}" for name, n in facts["dropped"].items()]
+    dropped = [f"{name} {n:,}" for name, n in mined["dropped"].items()]
     print(f"dropped: {', '.join(dropped) or 'none'}")
     print(f"negatives: {file}")
     data = ("--collection", settings["collection"], "--negatives", file)
@@ -203,8 +202,8 @@ def evaluate(read: Reader) -> None:
     from modeling_condenser.evaluation.evaluate import evaluate as stage
     from modeling_condenser.retrieval.dense import SearchSettings
 
-    both, words = (EvaluationRecipe, SearchSettings), ("systems", "collection")
-    report = stage(**read(*both, positional=words))
+    settings = read(EvaluationRecipe, SearchSettings, positional=("systems", "collection"))
+    report = stage(**settings)
     print(f"{report}\n\nreport: {report.file}")
 
 
@@ -262,18 +261,14 @@ def push(read: Reader) -> None:
     report = stage(**read(PushRecipe, positional=("folder", "name")))
     if report.commit is None:
         print(f"{report.card}\n")
-    _print_sizes(report.sizes)
+    for path, size in report.sizes.items():
+        print(f"{size:>14,} bytes  {path}")
+    print(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
     if report.commit is None:
         print("dry run: nothing was sent; the model card is above")
     else:
         url, name = report.commit.pr_url or report.commit.commit_url, report.commit.repo_url.repo_id
         print(f"pushed: {url}\npin it: {name}@{report.commit.oid}")
-
-
-def _print_sizes(sizes: Mapping[str, int]) -> None:
-    for path, size in sizes.items():
-        print(f"{size:>14,} bytes  {path}")
-    print(f"{sum(sizes.values()):>14,} bytes in {len(sizes)} files")
 
 
 def collect(read: Reader) -> None:

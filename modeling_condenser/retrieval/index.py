@@ -8,7 +8,7 @@ bm25, embeddings, index-*   of the system
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -145,7 +145,8 @@ class Index:
         if not (folder / PASSAGES_FILE).is_file():
             raise FileNotFoundError(f"{folder} holds no complete index: use Index.build first.")
         content = read_json(folder / INDEX_FILE, {})
-        [settings] = parse_settings(content["settings"], SearchSettings)
+        names = [field.name for field in fields(SearchSettings)]  # earlier versions wrote more
+        settings = SearchSettings(**{name: content["settings"].get(name) for name in names})
         [system] = parse_systems([content["system"]], settings)
         index = cls(folder, system, settings)
         index._state = index._prepare(Dataset.from_file(str(folder / PASSAGES_FILE)))

@@ -257,7 +257,7 @@ def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_
     assert (found.source, found.n_queries) == ("owner/small", 20)
     assert found.command == f"condenser evaluate OWNER/NAME {options}"
     assert report.content["command"] == f"condenser evaluate {folder} {options}"
-    evaluate(systems=folder, dtype="bfloat16", **settings)
+    evaluate(systems=f"{folder},dtype=bfloat16", **settings)
     [_, found] = read_results(folder)
     assert found.command.startswith("condenser evaluate OWNER/NAME,dtype=bfloat16 owner/small")
     assert found.search == {"dtype": "bfloat16"} and "dtype=bfloat16" in found.key
