@@ -22,7 +22,7 @@ import pyarrow.feather as pf
 import pyarrow.parquet as pq
 from datasets import Dataset
 
-from modeling_condenser.collection.passages import iterate_rows
+from modeling_condenser.collection.rows import iterate_rows
 from modeling_condenser.files.atomic import atomic_file, atomic_folder, read_json, write_json
 from modeling_condenser.files.progress import bar
 

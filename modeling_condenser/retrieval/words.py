@@ -9,7 +9,7 @@ from itertools import pairwise
 import regex  # type: ignore[import-untyped]
 from datasets import Dataset
 
-from modeling_condenser.collection.passages import iterate_rows
+from modeling_condenser.collection.rows import iterate_rows
 
 from .without_jax import bm25s
 
