@@ -30,11 +30,11 @@ from transformers import AutoConfig
 from modeling_condenser.collection.collection import (
     Collection,
     Qrels,
+    find_rows,
     fingerprint_judgements,
     fingerprint_passages,
 )
 from modeling_condenser.collection.load import load_collection, load_dev, load_passages
-from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.encoding.embeddings import Embeddings, claim_folder, encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import ALPHA, Comparison, compare, evaluate_run

@@ -15,10 +15,10 @@ from modeling_condenser.files.models import find_model_folder, module_paths
 from modeling_condenser.files.run_folder import atomic_folder, read_json, write_json
 from modeling_condenser.files.settings import parse_settings
 
-from .beir import CORPUS_FILE, QUERIES_FILE
-from .documents import TEXT_COLUMNS, Document, DocumentReader, find_files
+from .collection import hash_text
+from .conversion import TEXT_COLUMNS, Document, DocumentReader, find_files
 from .labels import WrittenDocument, read_labels, write_labels
-from .passages import hash_text
+from .load import CORPUS_FILE, QUERIES_FILE
 from .sentences import SPACELESS, cut_at_sentences
 
 FACTS_FILE = "collected.json"

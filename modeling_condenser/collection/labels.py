@@ -12,10 +12,10 @@ from pathlib import Path
 
 import regex  # type: ignore[import-untyped]
 
-from .beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
-from .documents import cell_text, read_any_rows
-from .passages import plain_text
-from .text_files import read_json
+from .collection import plain_text
+from .conversion import cell_text, read_any_rows
+from .load import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
+from .rows import read_json
 
 _COLUMNS = ("question", "passage", "file", "id")
 _SPLITS = ("train", "dev", "test")

@@ -32,7 +32,7 @@ from datasets import Dataset
 
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.collection.passages import iterate_rows
+from modeling_condenser.collection.rows import iterate_rows
 from modeling_condenser.files.models import Dtype, Pooling, Similarity
 from modeling_condenser.files.run_folder import (
     atomic_file,

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from modeling_condenser.collection.collection import Collection, fingerprint_passages
+from modeling_condenser.collection.collection import Collection, find_rows, fingerprint_passages
 from modeling_condenser.collection.load import load_dev, load_reported
-from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.files.run_folder import hash_data, read_json, write_json
 from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings

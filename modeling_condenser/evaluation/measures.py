@@ -227,8 +227,8 @@ def _judge_by_answers(
     passages: "Dataset",
 ) -> Qrels:
     """Judgements in which the first passage with an answer is relevant."""
-    from modeling_condenser.collection.dpr import AnswerMatcher
-    from modeling_condenser.collection.passages import find_texts
+    from modeling_condenser.collection.answers import AnswerMatcher
+    from modeling_condenser.collection.collection import find_texts
 
     depth = max(measure.params["cutoff"] for measure in measures.values())
     first = {query: ranking[:depth] for query, ranking in rankings.items()}

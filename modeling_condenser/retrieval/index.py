@@ -19,16 +19,15 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 
-from modeling_condenser.collection.beir import CORPUS_FILE
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.load import load_dev, load_passages
-from modeling_condenser.collection.passages import (
+from modeling_condenser.collection.collection import (
     COLUMNS,
+    Collection,
     PassageIndex,
     check_passages,
-    iterate_rows,
 )
-from modeling_condenser.collection.text_files import read_json as read_json_rows
+from modeling_condenser.collection.load import CORPUS_FILE, load_dev, load_passages
+from modeling_condenser.collection.rows import iterate_rows
+from modeling_condenser.collection.rows import read_json as read_json_rows
 from modeling_condenser.files.run_folder import (
     atomic_file,
     atomic_folder,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from modeling_condenser.collection.dpr import AnswerMatcher
+from modeling_condenser.collection.answers import AnswerMatcher
 
 
 def naive_tokens(text: str) -> list[str]:

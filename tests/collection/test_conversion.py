@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from modeling_condenser.collection.documents import (
+from modeling_condenser.collection.conversion import (
     DocumentReader,
     decode_file,
     find_files,
     read_any_rows,
 )
 from modeling_condenser.collection.markdown import html_to_markdown, split_markdown
-from modeling_condenser.collection.text_files import read_rows
+from modeling_condenser.collection.rows import read_rows
 
 PDF = b"""%PDF-1.4
 1 0 obj <</Type /Catalog /Pages 2 0 R>> endobj

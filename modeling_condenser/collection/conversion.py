@@ -19,7 +19,7 @@ from charset_normalizer import from_bytes, is_binary
 from modeling_condenser.files.run_folder import bar
 
 from .markdown import Section, html_to_markdown, split_markdown
-from .text_files import join_halves, open_bytes, plain_ending, read_rows
+from .rows import join_halves, open_bytes, plain_ending, read_rows
 
 logger = logging.getLogger(__name__)
 
