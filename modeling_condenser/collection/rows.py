@@ -103,8 +103,9 @@ def read_table(
         rows = csv.reader(stream, delimiter=delimiter) if quoted else split_lines
         for number, fields in enumerate(filter(any, rows), start=1):
             if columns is None:
-                columns = [field.strip() for field in fields]
-                _refuse_repeated(path, columns)
+                if fields != ["sep=", ""]:  # Excel's, in a line above the columns
+                    columns = [field.strip() for field in fields]
+                    _refuse_repeated(path, columns)
             elif len(fields) == len(columns):
                 yield dict(zip(columns, fields, strict=True))
             else:

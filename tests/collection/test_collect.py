@@ -236,6 +236,14 @@ def test_a_label_is_about_each_passage_that_has_a_part_of_its_text(tmp_path, wri
     }
 
 
+def test_a_quote_of_two_equal_sentences_is_found_over_the_end_of_a_passage(tmp_path, write_text):
+    press = "Please press the big red button now."
+    file = write_text(f"First open the green box there. {press} {press} Then close it.", "a.txt")
+    labels = write_text(f"question,passage\nhow,{press} {press}\n", "labels.csv")
+    collect(sources=file, out=tmp_path / "out", labels=labels, max_tokens=16)
+    assert relevant(tmp_path / "out") == {"how": {"a.txt#1", "a.txt#2"}}
+
+
 def test_labels_find_texts_and_files_whatever_the_unicode_form(tmp_path, write_text):
     file = write_text("Die Bru\u0308cke ist scho\u0308n und \ufb01nster.", "wells.txt")
     mill = write_text("Mills.", "Mu\u0308hle.txt")
@@ -280,6 +288,12 @@ def test_a_title_that_is_as_long_as_a_passage_leaves_half_of_it_to_the_text(tmp_
         (len(row["title"].split()), len(row["text"].split())) for row in rows_of(tmp_path / "out")
     ]
     assert sizes == [(10, 10)]  # the other two are copies
+
+
+def test_thai_passages_never_begin_with_a_combining_mark(tmp_path):
+    (tmp_path / "a.txt").write_text("ที่นี่" * 30)
+    collect(sources=tmp_path / "a.txt", out=tmp_path / "out", max_tokens=17)
+    assert {row["text"][0] for row in rows_of(tmp_path / "out")} == {"ท"}
 
 
 @pytest.mark.parametrize(

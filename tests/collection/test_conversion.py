@@ -118,7 +118,15 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
             (("Two",), "# f\n\n| g | h |\n| i | j | k |"),
         ],
     )
-    # A rule at the start is not front matter.
+    # Front matter is YAML or TOML: what is between two rules may be text.
+    assert split_markdown("---\ntitle: >\n  Sea\n  and land\n---\nsalt") == (
+        "Sea and land",
+        [((), "salt")],
+    )
+    assert split_markdown('+++\ntitle = "Sea"\n+++\nsalt') == ("Sea", [((), "salt")])
+    assert split_markdown("---\nFirst: it is\n\nsalt.\n\n---\nfish")[1] == [
+        ((), "First: it is\n\nsalt.\n\nfish")
+    ]
     assert split_markdown("---\n# Sea\nsalt\n\n---\nfish\n") == ("Sea", [((), "salt\n\nfish")])
     assert split_markdown("Rivers\n===\n\nflow\n") == ("Rivers", [((), "flow")])
 
@@ -140,12 +148,17 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
         ("<p>Skip</p><main><h2>Wells</h2>deep</main><aside>More", "", [(("Wells",), "deep")]),
         ("<main>Loading</main>" + "deep " * 9, "", [((), "Loading\n\n" + " ".join(["deep"] * 9))]),
         ("<h1>Fahr&shy;plan</h1><code>&amp;lt;</code>", "Fahr\xadplan", [((), "&lt;")]),
+        (  # a picture's title is none of the page, and an anchor no part of a heading
+            "<svg><title>Icon</title></svg><h1>Start <a href='#start'>¶</a></h1>here",
+            "Start",
+            [((), "here")],
+        ),
         ("<?xml version='1.0'?><h1>A</h1><pre>b\n  c</pre>", "A", [((), "b\n  c")]),
     ],
 )
 def test_html_is_read_without_navigation_and_its_text_is_no_markdown(page, title, sections):
-    stated, markdown = html_to_markdown(page)
-    assert split_markdown(markdown, stated) == (title, sections)
+    page_title, markdown = html_to_markdown(page)
+    assert split_markdown(markdown, page_title) == (title, sections)
 
 
 def test_a_page_of_many_or_deep_elements_is_read_quickly():
@@ -191,6 +204,7 @@ def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
     (folder / "e.csv").write_text("text,text\na,b\n")
     (folder / "f.jsonl").write_text('{"text": "first"}\nbroken\n')
     (folder / "g.tsv").write_text('text\ttitle\n"3 long\tt\n')
+    (folder / "h.csv").write_text("sep=;\ntext;title\nfrom Excel, once;t\n")
     found, reader = read(folder, id_column="nr")
     assert found == {
         "in/a.csv#007": ("Nö", [((), 'He said "no"\n5')]),
@@ -201,6 +215,7 @@ def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
         "in/c.parquet#2": ("", []),
         "in/f.jsonl#1": ("", [((), "first")]),
         "in/g.tsv#1": ("t", [((), '"3 long')]),
+        "in/h.csv#1": ("t", [((), "from Excel, once")]),
     }
     assert {name: why.partition(":")[0] for name, why in reader.unread.items()} == {
         "in/d.csv": "there is no column text or content or body, only answer, question. Name one "
