@@ -193,6 +193,18 @@ def test_text_of_any_encoding_is_decoded(name, text, encoding, tmp_path):
     assert decode_file(tmp_path / name)[0] == text
 
 
+def test_a_stated_encoding_is_kept_in_spite_of_a_bad_byte(tmp_path):
+    page = STATED.format("euc-kr", "똠방각하" * 99)
+    (tmp_path / "a.html").write_bytes(page.encode("cp949") + b"\xff")
+    assert decode_file(tmp_path / "a.html") == (f"{page}\ufffd", "cp949")
+    (tmp_path / "a.csv").write_bytes(b"text\n" + "Książka\n".encode("cp1250") * 99 + b"\x81\n")
+    texts = [row["text"] for row in read_any_rows(tmp_path / "a.csv", "cp1250")]
+    assert texts == ["Książka"] * 99 + ["\ufffd"]
+    # But not if many bytes are bad.
+    (tmp_path / "a.html").write_bytes(page.encode("utf-16"))
+    assert decode_file(tmp_path / "a.html")[0] == page
+
+
 def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
