@@ -141,7 +141,7 @@ class _QuoteFinder:
             repeated |= passages
         self._ids = list[str]()
         self._starts, self._ends = list[int](), list[int]()  # of passages, in `_text`
-        self._by_text: dict[str, set[frozenset[str]]] = defaultdict(set)
+        self._by_text: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         parts, end = list[str](), 0
         owner_before = None
         for row in read_json(corpus):
@@ -151,7 +151,7 @@ class _QuoteFinder:
             self._starts.append(end - n_repeated)
             end += len(parts[-1])
             self._ends.append(end)
-            self._by_text[text].add(frozenset([passage]))
+            self._by_text[text][owner].add(passage)
             self._ids.append(passage)
             owner_before = owner
         self._text = "".join(parts)
@@ -161,10 +161,8 @@ class _QuoteFinder:
 
         Passages that are the quote come before those of which it is a part.
         """
-        if quote in self._by_text:
-            return self._by_text[quote]
-        groups: dict[str, set[str]] = defaultdict(set)
-        place = self._text.find(quote)
+        groups = self._by_text.get(quote, defaultdict(set))
+        place = -1 if groups else self._text.find(quote)
         while place >= 0:
             first = bisect_right(self._ends, place)
             stop = bisect_left(self._starts, place + len(quote))

@@ -83,8 +83,8 @@ def test_pdf_word_powerpoint_and_epub_files_are_read_and_damaged_ones_named(tmp_
     slide.shapes.title.text, slide.placeholders[1].text = "Rivers", "They flow."
     slides.save(folder / "d.pptx")
     (folder / "damaged.pdf").write_bytes(b"%PDF-1.4 and no more")
-    found, reader = read(folder)
-    assert found == {
+    documents, reader = read(folder)
+    assert documents == {
         "in/a.docx": ("Terms", [((), "Pay within a week.\n\n| fee | none |")]),
         "in/b.pdf": ("", [((), "Paid in Oslo.")]),
         "in/c.epub": ("Wells", [((), "They are deep.")]),
@@ -99,8 +99,8 @@ def test_without_markitdown_its_files_are_named_with_the_command_that_installs_i
     monkeypatch.setitem(sys.modules, "markitdown", None)
     (tmp_path / "b.pdf").write_bytes(PDF)
     (tmp_path / "c.html").write_text("<h1>Wells</h1>deep")
-    found, reader = read(tmp_path)
-    assert list(found.values()) == [("Wells", [((), "deep")])]
+    documents, reader = read(tmp_path)
+    assert list(documents.values()) == [("Wells", [((), "deep")])]
     [why] = reader.unread.values()
     assert why == '.pdf files need markitdown: pip install -c constraints.txt -e ".[documents]"'
 
@@ -217,8 +217,8 @@ def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
     (folder / "f.jsonl").write_text('{"text": "first"}\nbroken\n')
     (folder / "g.tsv").write_text('text\ttitle\n"3 long\tt\n')
     (folder / "h.csv").write_text("sep=;\ntext;title\nfrom Excel, once;t\n")
-    found, reader = read(folder, id_column="nr")
-    assert found == {
+    documents, reader = read(folder, id_column="nr")
+    assert documents == {
         "in/a.csv#007": ("Nö", [((), 'He said "no"\n5')]),
         "in/b.jsonl#1": ("", [((), "A line.")]),
         "in/b.jsonl#3": ("", []),
