@@ -64,7 +64,10 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         FileNotFoundError: the collection or one of its files is missing.
         ValueError: the split is unknown, or the files are malformed or do not fit together.
     """
-    layout = _open_layout(source)
+    return _load(_open_layout(source), source, split)
+
+
+def _load(layout: "_Layout", source: str | Path, split: str) -> Collection:
     questions, judgements = layout.read_split(split)
     passages, name = layout.store_passages(split), name_collection(source)
     try:
@@ -78,7 +81,8 @@ def load_reported(source: str | Path, *, split: str) -> Collection:
 
     A query is the same if its id or its text is. Only BEIR's layout has all splits in one place.
     """
-    collection, layout = load_collection(source, split=split), _open_layout(source)
+    layout = _open_layout(source)
+    collection = _load(layout, source, split)
     if not isinstance(layout, _Beir):
         return collection
     shared: dict[str, int] = {}
@@ -172,7 +176,7 @@ def _is_on_hub(source: str | Path) -> bool:
     return not Path(source).exists() and _HUB_NAME.fullmatch(str(source)) is not None
 
 
-def _open_layout(source: str | Path) -> "_Beir | _Dpr | _MsMarco":
+def _open_layout(source: str | Path) -> "_Layout":
     """Find the folder of a collection and its layout; download it if it is on the Hub."""
     folder = Path(resolve_collection_name(source)).absolute()  # "." has no name
     if _is_on_hub(source):
@@ -410,6 +414,9 @@ class _MsMarco:
         for part in dict.fromkeys([split, split.removesuffix(".small")]):  # dev has dev.small
             names += [f"queries.{part}.tsv", f"{part}.query.txt"]
         return f"qrels.{split}.tsv", names
+
+
+_Layout = _Beir | _Dpr | _MsMarco
 
 
 def _marco_rows(file: Path, titles_file: Path | None) -> Iterator[Row]:

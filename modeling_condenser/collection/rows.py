@@ -73,8 +73,10 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _open_text(path: Path, *, newline: str = "\n", encoding: str = _UTF8) -> Iterator[IO[str]]:
+    # `decode_file` has chosen another encoding, perhaps in spite of a few bad bytes.
+    errors = "strict" if encoding == _UTF8 else "replace"
     with open_bytes(path) as file:
-        yield io.TextIOWrapper(file, encoding=encoding, newline=newline)
+        yield io.TextIOWrapper(file, encoding=encoding, errors=errors, newline=newline)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -103,8 +105,9 @@ def read_table(
         rows = csv.reader(stream, delimiter=delimiter) if quoted else split_lines
         for number, fields in enumerate(filter(any, rows), start=1):
             if columns is None:
-                columns = [field.strip() for field in fields]
-                _refuse_repeated(path, columns)
+                if fields != ["sep=", ""]:  # Excel's, in a line above the columns
+                    columns = [field.strip() for field in fields]
+                    _refuse_repeated(path, columns)
             elif len(fields) == len(columns):
                 yield dict(zip(columns, fields, strict=True))
             else:

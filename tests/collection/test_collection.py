@@ -145,9 +145,9 @@ def test_queries_with_a_relevant_passage_keep_all_that_is_judged_and_others_fill
     small = sample_collection(collection, n_queries=9, n_passages=n_passages, seed=0)
     assert small.qrels == {"both": {"p3": 1}, "one": QRELS["one"], "two": QRELS["two"]}
     assert small.queries == {name: QUERIES[name] for name in small.qrels}
-    found = small.passages["_id"]
-    assert {"p0", "p1", "p2", "p3"} <= {*found} <= {*collection.passages["_id"]}
-    assert len(found) == len({*found}) == {1: 4, 9: 9, 50: 20}[n_passages]
+    ids = small.passages["_id"]
+    assert {"p0", "p1", "p2", "p3"} <= {*ids} <= {*collection.passages["_id"]}
+    assert len(ids) == len({*ids}) == {1: 4, 9: 9, 50: 20}[n_passages]
 
 
 def test_the_seed_decides_which_queries_and_passages_are_drawn(collection):
