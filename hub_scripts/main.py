@@ -77,11 +77,10 @@ def export(read: Reader) -> None:
     out = stage(**read(ExportRecipe, positional=("checkpoint", "out")))
     print(f"encoder: {out}")
     if (out / INT8_FILE).is_file():
-        words = ("search", f"{out},dtype=int8", "COLLECTION", "QUESTION")
-        _print_next(*words, yours="COLLECTION and QUESTION")
+        _print_next("search", f"{out},dtype=int8", "COLLECTION", "QUESTION")
     else:
         where = ("--collection", "COLLECTION", "--output_dir", f"{out}-finetuned")
-        _print_next("finetune", "finetune/own-text", "--encoder", out, *where, yours="COLLECTION")
+        _print_next("finetune", "finetune/own-text", "--encoder", out, *where)
 
 
 def finetune(read: Reader) -> None:
@@ -103,15 +102,10 @@ def finetune(read: Reader) -> None:
     print(f"retriever: {folder}")
     if verdict := read_provenance(folder)[-1].run.get("verdict"):
         print(f"on dev queries {verdict}")
-    data = settings.get("collection") or "COLLECTION"
-    words, yours = [data, "--baseline", "bm25"], "" if settings.get("collection") else data
-    if settings.get("objective") == "mse_cosine":
-        words, yours = ["TEST_PAIRS.csv", "--task", "graded_pairs"], "TEST_PAIRS.csv"
-    elif settings.get("objective") == "triplet" and settings.get("similarity") != "cosine":
-        words, yours = ["TEST_TRIPLETS.csv", "--task", "triplets"], "TEST_TRIPLETS.csv"
-    encoder = settings["encoder"]
-    start = [encoder] if states_encoding(find_model_folder(encoder)) else []
-    _print_next("evaluate", folder, *start, *words, yours=yours)
+    if collection := settings.get("collection"):
+        encoder = settings["encoder"]
+        start = [encoder] if states_encoding(find_model_folder(encoder)) else []
+        _print_next("evaluate", folder, *start, collection, "--baseline", "bm25")
 
 
 def encode(read: Reader) -> None:
@@ -121,10 +115,9 @@ def encode(read: Reader) -> None:
     condenser encode owner/encoder,pooling=mean my-collection runs/embeddings --devices cuda:0
     """
     from modeling_condenser.encoding.embeddings import EncodingRecipe
-
-    settings = read(EncodingRecipe, positional=("model", "collection", "out"))
     from modeling_condenser.encoding.embeddings import encode as stage
 
+    settings = read(EncodingRecipe, positional=("model", "collection", "out"))
     made = stage(**settings)
     record = made.record
     print(f"embeddings: {made.folder}")
@@ -166,7 +159,7 @@ def mine(read: Reader) -> None:
     print(f"negatives: {file}")
     data = ("--collection", settings["collection"], "--negatives", file)
     where = ("--encoder", "ENCODER", *data, "--output_dir", f"{file.parent}-finetuned")
-    _print_next("finetune", "finetune/own-text", *where, yours="ENCODER")
+    _print_next("finetune", "finetune/own-text", *where)
 
 
 def adapt(read: Reader) -> None:
@@ -185,8 +178,7 @@ def adapt(read: Reader) -> None:
     print(
         f"{done.verdict}\nwritten: {done.model} ({'adapted' if done.is_adapted else 'the start'})"
     )
-    words = ("search", f"hybrid:{done.model}", settings["corpus"], "QUESTION")
-    _print_next(*words, yours="QUESTION")
+    _print_next("search", f"hybrid:{done.model}", settings["corpus"], "QUESTION")
 
 
 def evaluate(read: Reader) -> None:
@@ -289,13 +281,12 @@ def collect(read: Reader) -> None:
         where = () if done.questions["test"] else ("--split", largest)
         _print_next("evaluate", "bm25", done.folder, *where)
     else:
-        _print_next("search", "bm25", done.folder, "QUESTION", yours="QUESTION")
+        _print_next("search", "bm25", done.folder, "QUESTION")
 
 
-def _print_next(*words: object, yours: str = "") -> None:
-    """Print the command that follows; `yours` is a word in it that the user replaces."""
-    label = f"next, with your {yours}" if yours else "next"
-    print(f"{label}: {shlex.join(['condenser', *map(str, words)])}")
+def _print_next(*words: object) -> None:
+    """Print the command that follows; the user replaces words in capitals."""
+    print(f"next: {shlex.join(['condenser', *map(str, words)])}")
 
 
 COMMANDS: dict[str, Callable[[Reader], None]] = {
