@@ -64,7 +64,7 @@ class WordStarts:
         self.special = self.marks == _SPECIAL  # (V,), the tokens that are never masked
 
     def number_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
-        """(B, T) int64: each token's word, counted from 0 in each row; -1 outside words.
+        """(B, T) int32: each token's word, counted from 0 in each row; -1 outside words.
 
         `is_text`, (B, T), is False at padding and added special tokens.
         """
@@ -78,13 +78,11 @@ class WordStarts:
         begins[:, :1] = True
         begins[:, 1:] |= ~in_word[:, :-1]
         begins &= in_word
-        words = np.cumsum(begins, axis=1) * in_word - 1
-        is_blankless = marks & _BLANKLESS != 0
-        tails = words[:, LONGEST_WORD:]
-        is_long = (tails == words[:, :-LONGEST_WORD]) & (tails >= 0)
-        if is_blankless.any() or is_long.any():
+        words = np.cumsum(begins, axis=1, dtype=np.int32) * in_word - 1
+        is_long = (words[:, LONGEST_WORD:] == words[:, :-LONGEST_WORD]) & in_word[:, LONGEST_WORD:]
+        if is_long.any() or (marks & _BLANKLESS).any():
             begins = _cut(words, begins, marks) & in_word
-            words = np.cumsum(begins, axis=1) * in_word - 1
+            words = np.cumsum(begins, axis=1, dtype=np.int32) * in_word - 1
         return words
 
 
