@@ -288,9 +288,10 @@ def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
 def save_tokenizer(
     tokenizer: PreTrainedTokenizerBase, contract: Mapping[str, Any], folder: Path
 ) -> None:
-    """Save a tokenizer with the lengths and inputs of a contract."""
+    """Save a tokenizer with the lengths and inputs of a contract, and padding at the right."""
     longest = max(contract["query_max_length"], contract["passage_max_length"])
     tokenizer.model_max_length = longest
+    tokenizer.padding_side = "right"  # else learned positions of a text depend on its neighbours
     segments = ["token_type_ids"] if contract.get("token_type_ids") else []
     tokenizer.model_input_names = ["input_ids", *segments, "attention_mask"]
     # The attribute alone is not saved.

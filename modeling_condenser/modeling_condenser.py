@@ -269,6 +269,9 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             ValueError: weights are missing or unexpected.
         """
         wants_info, name = kwargs.pop("output_loading_info", False), pretrained_model_name_or_path
+        if kwargs.get("device_map") in ("auto", "balanced", "balanced_low_0", "sequential"):
+            # On one device, because accelerate takes "head." for a part of "lm_head.", and fails.
+            kwargs["device_map"] = torch.accelerator.current_accelerator() or torch.device("cpu")
         loaded: Any = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         model, info = loaded
         missing = set(info["missing_keys"])

@@ -104,6 +104,15 @@ def test_a_checkpoint_opens_with_its_ties_and_a_trained_but_frozen_pooler(tmp_pa
     assert not (pooler.weight.requires_grad or pooler.bias.requires_grad)
 
 
+def test_a_checkpoint_with_its_head_opens_wherever_accelerate_would_put_it(tmp_path):
+    model = make_model()
+    model.save_pretrained(tmp_path)
+    opened = CondenserForPreTraining.from_pretrained(tmp_path, device_map="auto")
+    assert len({weight.device for weight in opened.parameters()}) == 1
+    batch = BERT.batch()
+    torch.testing.assert_close(opened.train()(**batch).loss, model(**batch).loss)
+
+
 def test_a_checkpoint_with_missing_backbone_weights_is_refused(tmp_path):
     make_model().float().save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")

@@ -66,7 +66,7 @@ _LENGTHS = ("query_max_length", "passage_max_length")
 # The files that vectors depend on, in the folder of the transformer and in those of other modules.
 _TRANSFORMER_FILES = (
     "config.json sentence_*_config.json tokenizer*.json special_tokens_map.json added_tokens.json "
-    "vocab.* merges.txt *.model adapter_* model*.safetensors pytorch_model*.bin"
+    "vocab.* merges.txt *.model model*.safetensors pytorch_model*.bin"
 ).split()
 _MODULE_FILES = "*.json *.txt *.model *.safetensors *.bin".split()
 
@@ -99,6 +99,7 @@ def find_model_folder(model: str | Path, **hub: Any) -> Path:
             folder = fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS, **hub)
     refuse_kernels(read_config(folder), folder)
     refuse_modules(folder)
+    refuse_adapter(folder)
     return folder
 
 
@@ -117,6 +118,20 @@ def refuse_kernels(config: Mapping[str, Any], source: str | Path) -> None:
             )
         if isinstance(value, Mapping):
             refuse_kernels(value, source)
+
+
+def refuse_adapter(folder: Path) -> None:
+    """Raise a ValueError if a folder holds changes of another model's weights, such as LoRA's."""
+    for path in module_paths(folder):
+        file = folder / path / "adapter_config.json"
+        if file.is_file():
+            base = read_json(file, {}).get("base_model_name_or_path")
+            raise ValueError(
+                f"{folder} holds an adapter (LoRA) of {base}, not a whole encoder: merge them with "
+                f"peft, by PeftModel.from_pretrained(AutoModel.from_pretrained({base!r}), "
+                f"{str(folder)!r}).merge_and_unload().save_pretrained(NEW), save the tokenizer in "
+                "NEW, too, and use NEW."
+            )
 
 
 def refuse_modules(folder: Path) -> None:
@@ -317,6 +332,8 @@ def open_model(
             "them again, with Git LFS and as safetensors."
         ) from error
     _check_transformer(folder / module_paths(folder)[0], model[0])
+    # With padding at the left, learned positions of a text would depend on its neighbours.
+    model.tokenizer.padding_side = "right"
     contract = _complete_contract(folder, model, overrides)
     if dtype == "int8":
         from .onnx_encoder import OnnxEncoder
@@ -426,8 +443,6 @@ def _check_transformer(folder: Path, transformer: Any) -> None:
             f"The tokenizer of {folder} has no padding token, or only special tokens: save the "
             "whole tokenizer there, and set `pad_token` in tokenizer_config.json."
         )
-    if (folder / "adapter_config.json").is_file():  # the encoder's weights are in another folder
-        return
     with quiet_loading():  # the meta device does not read the weights again
         _, info = AutoModel.from_pretrained(folder, output_loading_info=True, device_map="meta")
     # A decoder or a trained pooler in the folder is not used.

@@ -35,6 +35,13 @@ from .recipe import FinetuningRecipe
 
 logger = logging.getLogger(__name__)
 
+_NOT_SUPPORTED = {  # arguments of sentence-transformers, and what serves instead
+    "prompts": "set query_prompt and passage_prompt, which the model's files then state.",
+    "batch_sampler": "batches are as order says; a text may repeat in a batch of a contrast, whose "
+    "false negatives are masked.",
+    "router_mapping": "queries and passages are told apart by the columns of the data.",
+    "neftune_noise_alpha": "leave it out.",
+}
 _METRIC = f"eval_{MEASURE}"  # as the log names it
 _EVALUATIONS = 5  # of dev queries in a run
 _POWER = 0.5  # of the size: 2e-5 for BERT base becomes 5.6e-5 for all-MiniLM-L6-v2
@@ -57,6 +64,9 @@ def finetune(**settings: Any) -> Path:
         ValueError: a setting or the data does not fit.
         FileNotFoundError: the encoder, the collection or a file does not exist.
     """
+    for name, advice in _NOT_SUPPORTED.items():
+        if settings.get(name):
+            raise ValueError(f"{name} is not supported: {advice}")
     dev = None
     if settings.get("load_best_model_at_end", settings.get("eval_strategy") != "no"):
         dev = load_dev_queries(settings)

@@ -87,6 +87,11 @@ class CondenserTrainingArguments(TrainingArguments):
         if loading.dispatch_batches is None:
             # Else accelerate would cut the batches of a stream by rows, which ruins packed ones.
             loading.dispatch_batches = False
+        if loading.dispatch_batches:
+            raise ValueError(
+                "dispatch_batches is true, but accelerate would cut packed batches by rows: leave "
+                "it out, so that each process makes its own batches."
+            )
         for name, hint in CondenserTrainingArguments.__annotations__.items():
             setattr(self, name, check_value(name, getattr(self, name), hint))
         for objectives, names in _ONLY_FOR.items():
@@ -96,6 +101,17 @@ class CondenserTrainingArguments(TrainingArguments):
         for name in ("removal_probability", "short_block_probability"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} is {value}, expected 0 to 1.")
+        strategy = self.train_sampling_strategy
+        if strategy != "random" and self.tokens_per_batch is not None:
+            raise ValueError(
+                f"train_sampling_strategy is {strategy}, but tokens_per_batch makes batches of "
+                "shuffled blocks: leave one of the two out."
+            )
+        if strategy in ("group_by_length", "batch_rebalance") and self.objective in CONTRASTIVE:
+            raise ValueError(
+                f"train_sampling_strategy is {strategy}, but the examples of {self.objective} are "
+                "pairs, which have no one length: leave it out."
+            )
         if self.bow_weight_end is not None and not self.bow_weight:
             raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
         if self.packed and self.attn_implementation is not None:

@@ -3,6 +3,7 @@
 The masks of a block depend on the block and its `mask_key` only.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain, count, islice
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.losses import IGNORE_INDEX
@@ -27,6 +28,10 @@ from .masking import (
 )
 
 PAD_MULTIPLE = 8
+
+logger = logging.getLogger(__name__)
+
+_SAMPLE = 20_000  # tokens whose masked share is compared with the one that was asked for
 
 
 @dataclass
@@ -70,6 +75,7 @@ class CondenserDataCollator:
         self._prefix, self._suffix = special_frame(tokenizer)
         self._room = text_room(tokenizer, self.max_length)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
+        self._n_read = self._n_masked = self._n_asked = 0  # of the sample
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Make a batch.
@@ -86,6 +92,10 @@ class CondenserDataCollator:
             second masking. With `bag_of_words` also `bow_targets`: each distinct ordinary token of
             the unmasked block at its first position, otherwise -100. A packed batch has the fields
             that `packing.py` describes.
+
+        Raises:
+            ValueError: an example has no token ids of this tokenizer, or no token of the batch can
+                be masked.
         """
         if all("mask_key" in example for example in examples):
             keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
@@ -145,6 +155,12 @@ class CondenserDataCollator:
         is_text = (position >= len(self._prefix)) & (position < lengths - len(self._suffix))
         ids = np.full(is_token.shape, self.pad_token_id, dtype=np.int64)
         ids[is_token] = np.concatenate(rows)
+        n_known = len(self.word_starts.marks)
+        if not 0 <= ids.min() <= ids.max() < n_known:
+            raise ValueError(
+                f"input_ids are {ids.min()} to {ids.max()}, but the tokenizer has the tokens 0 to "
+                f"{n_known - 1}: give the tokenizer that made them, or the text itself."
+            )
         return ids, is_text, is_token
 
     def _mask(
@@ -154,9 +170,34 @@ class CondenserDataCollator:
         if probability is None:
             return ids, np.full_like(ids, IGNORE_INDEX)
         words = self.word_starts.number_words(ids, is_text)
-        chosen = choose_words(words, masking_budget(is_text.sum(axis=1), probability), keys)
+        budget = masking_budget(is_text.sum(axis=1), probability)
+        chosen = choose_words(words, budget, keys)
+        if not chosen.any():
+            raise ValueError(
+                f"No token of a batch of {len(ids)} texts can be masked, such as in "
+                f"{self.tokenizer.decode(ids[0])[:200]!r}: leave out empty texts, and use a "
+                "tokenizer whose vocabulary has this script (unknown tokens are not masked)."
+            )
+        if self._n_read < _SAMPLE:
+            self._add_to_sample(int(is_text.sum()), int(chosen.sum()), int(budget.sum()))
         special = {"mask_token_id": self.mask_token_id, "ordinary_ids": self._ordinary_ids}
         return replace_tokens(ids, chosen, keys, **special), np.where(chosen, ids, IGNORE_INDEX)
+
+    def _add_to_sample(self, n_read: int, n_masked: int, n_asked: int) -> None:
+        """Warn once, in the first worker, if much less is masked than was asked for."""
+        self._n_read += n_read
+        self._n_masked += n_masked
+        self._n_asked += n_asked
+        worker = get_worker_info()
+        is_first = worker is None or worker.id == 0
+        if is_first and self._n_read >= _SAMPLE and self._n_masked < 2 / 3 * self._n_asked:
+            logger.warning(
+                "Of the first %d tokens, %.1f %% are masked instead of %.1f %%: see how the "
+                "tokenizer cuts the texts (unknown tokens, and words longer than the share of a "
+                "short text, are not masked).",
+                *(self._n_read, 100 * self._n_masked / self._n_read),
+                100 * self._n_asked / self._n_read,
+            )
 
     def _bags_of_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
         """Each distinct token of a block, (B, T), at its first position, otherwise -100."""

@@ -120,9 +120,10 @@ def make_collator(
         packed = why_not_packed(model.condenser.encoder) is None
     is_masked = arguments.objective != "ict"
     if not is_masked and not has_bags:
-        model.lm_head.requires_grad_(False)
-        # Of the LM head only the tied weights are trained.
-        model.condenser.encoder.get_input_embeddings().requires_grad_(True)
+        # Of the LM head only weights that it shares with the encoder are trained, if these are.
+        shared = set(model.condenser.encoder.parameters())
+        for weight in set(model.lm_head.parameters()) - shared:
+            weight.requires_grad_(False)
     if packed:
         use_packing(model)
     has_head = hasattr(model, "run_head")

@@ -61,8 +61,8 @@ class CondenserTrainer(ResumableTrainer):
         **kwargs: as for `Trainer`, but the objective has its own `data_collator`.
 
     Raises:
-        ValueError: labels are smoothed, one process sees several GPUs, or model, text and arguments
-            do not fit together.
+        ValueError: labels are smoothed, NEFTune is on, one process sees several GPUs, or model,
+            text and arguments do not fit together.
     """
 
     args: CondenserTrainingArguments
@@ -281,6 +281,11 @@ def _check(trainer: Any, model: Any, args: CondenserTrainingArguments) -> None:
         raise ValueError(
             f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer would drop "
             "all losses but the late one: set it to 0."
+        )
+    if args.neftune_noise_alpha is not None:
+        raise ValueError(
+            f"neftune_noise_alpha is {args.neftune_noise_alpha}, but the noise of NEFTune depends "
+            "on the length of a row, which holds many blocks or padding: leave it out."
         )
     if args.n_gpu > 1:
         raise ValueError(

@@ -10,8 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
-from transformers import T5Config, T5EncoderModel
+from transformers import AutoTokenizer, T5Config, T5EncoderModel
 
+from modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.files.models import EncodingContract, fingerprint_model
 from modeling_condenser.publishing.export import export_encoder
@@ -151,6 +152,29 @@ def test_incomplete_tokenizers_and_missing_weights_are_refused(bert_folder, pool
         file.unlink()
     with pytest.raises(ValueError, match="or only special tokens: save the whole tokenizer"):
         Retriever(folder, pooling="cls")
+
+
+def test_vectors_do_not_depend_on_neighbours_where_the_tokenizer_pads_at_the_left(
+    bert_folder, tmp_path
+):
+    folder = shutil.copytree(bert_folder, tmp_path / "left")
+    AutoTokenizer.from_pretrained(folder, padding_side="left").save_pretrained(folder)
+    retriever, right = Retriever(folder, pooling="mean"), Retriever(bert_folder, pooling="mean")
+    texts = ["Why?", "The river left the old harbour near Oslo, and nobody knew why it did so."]
+    together = retriever.encode_queries(texts)
+    np.testing.assert_allclose(together[:1], retriever.encode_queries(texts[:1]), atol=1e-6)
+    np.testing.assert_allclose(together, right.encode_queries(texts), atol=1e-6)
+    # Other libraries read the side from the files.
+    exported = tmp_path / "exported"
+    CondenserForMaskedLM.from_encoder(str(folder)).save_encoder(exported)
+    assert AutoTokenizer.from_pretrained(exported).padding_side == "right"
+
+
+def test_an_adapter_is_refused_as_no_whole_encoder(bert_folder, tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
+    for open_it in (Retriever, CondenserForMaskedLM.from_encoder):
+        with pytest.raises(ValueError, match="adapter .LoRA. of owner/base, .*merge_and_unload"):
+            open_it(tmp_path)
 
 
 def test_the_encoder_of_an_encoder_decoder_is_enough(sentencepiece_tokenizer, tmp_path):

@@ -117,6 +117,9 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folde
     for wrong, message in (
         ({"encoder": str(bert_folder)}, "state pooling"),
         ({"matryoshka_dims": [4], "similarity": "dot"}, "is for similarity: cosine, .*got dot"),
+        ({"prompts": {"query": "q: "}}, "prompts is not supported: set query_prompt"),
+        ({"batch_sampler": "no_duplicates"}, "batch_sampler is not supported: .*order"),
+        ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha is not supported"),
         ({"train_size": 41}, "train_size is 41, but .* has 40 training examples"),
     ):
         with pytest.raises(ValueError, match=message):

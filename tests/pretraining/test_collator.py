@@ -1,6 +1,8 @@
 """Batches: what a model is given, that masks depend on a block and its key, and token budgets."""
 
 import copy
+import logging
+import zlib
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -12,12 +14,16 @@ from accelerate.data_loader import BatchSamplerShard
 from datasets import Dataset
 from tokenizers import processors
 from torch.utils.data import DataLoader
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from modeling_condenser import CondenserDataCollator
+from modeling_condenser.files.models import STARTER_FOLDER
 from modeling_condenser.packing import unpack
 from modeling_condenser.pretraining.collator import TokenBudgetBatches
 from modeling_condenser.pretraining.data import KeyedBlocks
+from modeling_condenser.pretraining.masking import WordStarts
+from tests import tokenizers
+from tests.pretraining.scripts import SCRIPTS, texts_of
 
 Batch = Mapping[str, torch.Tensor]
 LENGTHS = np.random.default_rng(0).integers(3, 65, size=1000)
@@ -79,6 +85,89 @@ def test_fifteen_per_cent_of_the_tokens_are_masked_as_whole_words(tokenizer, blo
         assert sum(masked) == max(1, round(0.15 * len(block)))
         for i in range(1, len(block)):
             assert not tokens[block[i]].startswith("##") or masked[i] == masked[i - 1]
+
+
+def test_the_masks_of_english_text_are_those_of_earlier_versions(texts):
+    tokenizer = AutoTokenizer.from_pretrained(STARTER_FOLDER)
+    blocks = blocks_of(tokenizer, texts[:270])  # the others are of the Python version
+    batch = CondenserDataCollator(tokenizer, max_length=64)(examples_of(blocks))
+    assert [zlib.crc32(batch[name].numpy().tobytes()) for name in ("input_ids", "labels")] == [
+        2009577586,
+        1438837498,
+    ]
+
+
+def make_tokenizers(script: str) -> dict[str, PreTrainedTokenizerBase]:
+    """WordPiece, Unigram and byte-level BPE of a script, and one that knows bytes and English."""
+    texts = texts_of(script)[:12]
+    word_pieces = tokenizers.bert_tokenizer(texts)
+    model = word_pieces.backend_tokenizer.model
+    model.max_input_chars_per_word = 10_000  # else a longer text without blanks is one [UNK]
+    word_pieces.backend_tokenizer.model = model
+    return {
+        "WordPiece": word_pieces,
+        "Unigram": tokenizers.sentencepiece_tokenizer(texts),
+        "byte-level BPE": tokenizers.roberta_tokenizer(texts),
+        "bytes": tokenizers.roberta_tokenizer(texts_of("English")),
+    }
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_share_that_is_asked_for_is_masked_in_every_script(script):
+    texts = texts_of(script)[12:]
+    for kind, tokenizer in make_tokenizers(script).items():
+        ids, collator = blocks_of(tokenizer, texts), CondenserDataCollator(tokenizer)
+        for length in (4, 16, 64, 128):
+            parts = [row[i : i + length] for row in ids for i in range(0, len(row), length)]
+            blocks = [part for part in parts if len(part) == length] or ids
+            labels = collator(examples_of(blocks))["labels"].numpy()
+            n_masked = (labels != -100).sum(axis=1)
+            n_asked = sum(max(1, round(0.15 * len(block))) for block in blocks)
+            assert n_masked.min() >= 1
+            assert 2 / 3 < n_masked.sum() / n_asked <= 1, (kind, length)
+
+
+@pytest.mark.parametrize("script", ["Thai", "kana", "Khmer", "Chinese"])
+def test_scripts_without_blanks_have_words_of_up_to_three_tokens(script):
+    for kind, tokenizer in make_tokenizers(script).items():
+        ids = np.array(blocks_of(tokenizer, texts_of(script)[12:])[:1])
+        words = WordStarts(tokenizer).number_words(ids, np.ones_like(ids, dtype=bool))
+        lengths = np.bincount(words[0])
+        assert lengths.min() >= 1 and 1 <= lengths.mean() < 3.5, kind
+        # A character of several bytes is never cut, so a word of bytes may be longer.
+        assert lengths.max() <= (3 if kind in ("WordPiece", "Unigram") else 6), kind
+        if kind in ("byte-level BPE", "bytes"):
+            for number in range(len(lengths)):
+                assert "\ufffd" not in tokenizer.decode(ids[0][words[0] == number])
+
+
+def test_a_batch_of_which_nothing_can_be_masked_is_refused(tokenizer):
+    unknown = [tokenizer.unk_token_id] * 5
+    with pytest.raises(ValueError, match="No token of a batch of 2 texts .* .UNK. .*not masked"):
+        CondenserDataCollator(tokenizer)(examples_of([unknown, unknown]))
+    labels = CondenserDataCollator(tokenizer)(examples_of([unknown, [40, 41]]))["labels"]
+    assert (labels != -100).sum(dim=1).tolist() == [0, 1]
+
+
+def test_a_warning_says_once_that_a_sample_has_far_fewer_masks_than_asked_for(
+    tokenizer, blocks, caplog
+):
+    unknown = tokenizer.unk_token_id
+    with caplog.at_level(logging.WARNING):
+        collator = CondenserDataCollator(tokenizer)
+        for _ in range(20):
+            collator(examples_of(blocks))
+        assert not caplog.records
+        collator = CondenserDataCollator(tokenizer)
+        for _ in range(20):
+            collator(examples_of([*blocks[:100], *[[unknown] * 100] * 100]))
+    (record,) = caplog.records
+    assert "are masked instead of 15.0 %" in record.getMessage()
+
+
+def test_token_ids_of_another_vocabulary_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="input_ids are 0 to 500, but .* tokens 0 to 499"):
+        CondenserDataCollator(tokenizer)([{"input_ids": [40, 500], "mask_key": 0}])
 
 
 def test_an_over_long_block_is_cut_to_a_window_that_differs_between_keys(tokenizer):
@@ -174,7 +263,7 @@ def test_the_second_masking_is_independent_and_leaves_the_first_as_it_was(tokeni
 
 def test_a_packed_batch_holds_the_padded_one_and_where_its_labels_stand(any_tokenizer, texts):
     settings = {"max_length": 48, "head_mlm_probability": 0.5, "bag_of_words": True}
-    examples = examples_of(blocks_of(any_tokenizer, texts[:30]))
+    examples = examples_of(blocks_of(any_tokenizer, texts[:12]))
     padded, packed = (
         CondenserDataCollator(any_tokenizer, **settings, packed=is_packed)(examples)
         for is_packed in (False, True)

@@ -145,16 +145,23 @@ def make_words(rng: np.random.Generator, *, width: int, longest: int) -> np.ndar
 
 
 def choose_naively(words: list[int], budget: int, key: int) -> list[bool]:
-    """The reference's loop: take a word if all of its tokens still fit, otherwise skip it."""
+    """The reference's loop: take a word if all of its tokens still fit, otherwise skip it.
+
+    If none fits, the first is taken in part, where the reference takes nothing.
+    """
     draws = uniforms(np.array([key]), max(words) + 1, stream=ORDER_STREAM)[0]
+    order = sorted(range(len(draws)), key=lambda word: draws[word])
     chosen: set[int] = set()
     n_chosen = 0
-    for word in sorted(range(len(draws)), key=lambda word: draws[word]):
+    for word in order:
         if n_chosen >= budget:
             break
         if n_chosen + words.count(word) <= budget:
             chosen.add(word)
             n_chosen += words.count(word)
+    if not chosen:
+        places = [place for place, word in enumerate(words) if order and word == order[0]]
+        return [place in places[:budget] for place in range(len(words))]
     return [word in chosen for word in words]
 
 

@@ -8,6 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
@@ -22,7 +23,7 @@ from modeling_condenser import (
     CondenserTrainingArguments,
 )
 from modeling_condenser.files.run_folder import read_log
-from modeling_condenser.packing import is_packing
+from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.examples import find_tokenizer, make_collator
 from modeling_condenser.pretraining.pretrain import pretrain
@@ -237,6 +238,13 @@ def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, mon
         ("objective is 'condensr', .*; expected Literal", {}, {"objective": "condensr"}),
         ("pass its tokenizer as processing_class", {"model": new}, {}),
         ("label_smoothing_factor is 0.1", {}, {"label_smoothing_factor": 0.1}),
+        ("neftune_noise_alpha is 5.0", {}, {"neftune_noise_alpha": 5.0}),
+        ("dispatch_batches is true", {}, {"accelerator_config": {"dispatch_batches": True}}),
+        (
+            "strategy is group_by_length, but tokens_per_batch",
+            {},
+            {"train_sampling_strategy": "group_by_length", "tokens_per_batch": 512},
+        ),
     ):
         options = {"model": model, "train_dataset": ["The river left."], **options}
         with pytest.raises(ValueError, match=message):
@@ -262,6 +270,28 @@ def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
     assert not is_packed(mpnet)
     with pytest.raises(ValueError, match="mpnet .* only their own attention. Set packed: false"):
         is_packed(mpnet, packed=True)
+
+
+def test_ict_trains_the_shared_weights_unless_they_are_frozen(tmp_path, bert_folder):
+    for is_trained in (True, False):
+        model = CondenserForMaskedLM.from_encoder(bert_folder)
+        words = model.get_input_embeddings().weight.requires_grad_(is_trained)
+        make_collator(model, find_tokenizer(model), arguments(tmp_path, objective="ict"))
+        assert words.requires_grad == is_trained
+        of_head = [weight for weight in model.lm_head.parameters() if weight is not words]
+        assert of_head and not any(weight.requires_grad for weight in of_head)
+
+
+def test_blocks_can_be_grouped_by_length(make_trainer):
+    trainer = make_trainer(train_sampling_strategy="group_by_length")
+    assert all(entry["loss"] > 0 for entry in steps_of(trainer))
+    lengths = [b["attention_mask"].sum(1) for b in map(unpack, trainer.get_train_dataloader())]
+    assert sum(np.ptp(part.numpy()) for part in lengths) < 4 * len(lengths)
+
+
+def test_text_of_which_nothing_can_be_masked_stops_at_the_first_step(make_trainer):
+    with pytest.raises(ValueError, match="No token of a batch of 8 texts can be masked"):
+        make_trainer(["한국어"] * 8).train()
 
 
 def test_plain_mlm_from_a_checkpoint_leaves_out_its_second_masking(tmp_path, bert_folder, texts):

@@ -112,7 +112,7 @@ HOSTILE: dict[Callable[[Path, Path], None], str] = {
     pickle_weights: "The weights of",
     name_kernels: "which is code on the Hub",
     write_template: "expected a Transformer for text only",
-    name_adapter: "",  # whether peft is installed decides
+    name_adapter: "holds an adapter",
     name_activation: "The weights of",
 }
 
