@@ -300,7 +300,6 @@ AttentionInterface.register(PACKED, attend)
 AttentionMaskInterface.register(PACKED, _mask)
 
 
-@torch.compiler.disable  # nested tensors end a graph in any case
 def cuda_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -313,14 +312,66 @@ def cuda_attention(
     scale: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """The same as `cpu_attention`: flash attention, or padded for local attention."""
+    """The same as `cpu_attention`, by flash attention in half precision."""
+    query, key, value = (part.transpose(0, 1) for part in (query, key, value))  # (N, heads, D)
+    device = query.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):  # positions may have widened them
+        dtype = torch.get_autocast_dtype(device)
+        query, key, value = (part.to(dtype) for part in (query, key, value))
+    bounds, options = (query_starts, key_starts, longest), (rate, scale, window)
+    attention = _flash if query.dtype in (torch.bfloat16, torch.float16) else _attend_widely
+    return attention(query.contiguous(), key.contiguous(), value.contiguous(), *bounds, *options)
+
+
+def _flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_starts: torch.Tensor,
+    key_starts: torch.Tensor,
+    longest: int,
+    rate: float,
+    scale: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """One call of the operator that `torch.nn.attention.varlen` and nested tensors call.
+
+    It has dropout, which `varlen_attn` has not, and windows, which nested tensors have not, and
+    needs no padding for either. torch.compile knows its shapes and its gradient.
+    """
+    size = query.shape[-1]
+    scale = size**-0.5 if scale is None else scale
+    query, key, value = (F.pad(part, (0, -size % 8)) for part in (query, key, value))
+    width = None if window is None else window - 1
+    output, *_ = torch.ops.aten._flash_attention_forward(
+        *(query, key, value, query_starts.int(), key_starts.int(), longest, longest),
+        *(rate, False, False),  # neither causal nor with weights to look at
+        scale=scale,
+        window_size_left=width,
+        window_size_right=width,
+    )
+    return output[..., :size]
+
+
+@torch.compiler.disable  # nested tensors end a graph in any case
+def _attend_widely(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_starts: torch.Tensor,
+    key_starts: torch.Tensor,
+    longest: int,
+    rate: float,
+    scale: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """Attention in float32, which flash attention has not; padded for local attention."""
     options: Any = {"dropout_p": rate, "scale": scale}
-    query, key, value = (part.transpose(0, 1).contiguous() for part in (query, key, value))
     if window is not None:
         return _attend_padded(query, key, value, key_starts, longest, window, options)
 
     def nest(packed: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        lengths: Any = {"min_seqlen": 1, "max_seqlen": longest}
+        lengths: Any = {"min_seqlen": 0, "max_seqlen": longest}
         nested = torch.nested.nested_tensor_from_jagged(packed, starts.long(), **lengths)
         return nested.transpose(1, 2)
 
