@@ -103,6 +103,8 @@ def _runs(query_starts: Tensor, key_starts: Tensor, heads: int) -> Iterator[_Run
     query = key = weight = 0
     for (n_queries, n_keys), alike in groupby(sizes):
         n_left, n_weights = len(list(alike)), heads * n_queries * n_keys
+        if not n_weights:  # empty blocks
+            continue
         while n_left:
             n = min(n_left, max(_LARGEST_CALL // n_weights, 1))
             ends = (query + n * n_queries, key + n * n_keys, weight + n * n_weights)

@@ -73,20 +73,57 @@ class LayerCall:
         return result[0] if isinstance(result, tuple) else result
 
 
-@contextmanager
-def recorded_calls(layer: nn.Module, rows: Any = None) -> Iterator[list[LayerCall]]:
-    """Record a layer's calls, and narrow them to these rows."""
-    calls: list[LayerCall] = []  # shared layers are called several times
+class LayerRecorder:
+    """Records what an encoder's layers are called with while a recording is open.
 
-    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        calls.append(LayerCall(args[1:], kwargs))
-        return None if rows is None else rows.narrow(args, kwargs)
+    Its hooks are registered once, because torch.compile cannot register hooks in a graph.
+    """
 
-    hook = layer.register_forward_pre_hook(record, with_kwargs=True)
-    try:
-        yield calls
-    finally:
-        hook.remove()
+    def __init__(self, layers: list[nn.Module], repeated: nn.Module):
+        self.recording: Recording | None = None
+        for layer in layers:
+            layer.register_forward_pre_hook(self._record_input)
+        repeated.register_forward_pre_hook(self._record_call, with_kwargs=True)
+
+    def _record_input(self, _: nn.Module, args: tuple[Any, ...]) -> None:
+        if (recording := self.recording) is not None:
+            if recording.n_calls == recording.skip_from:
+                recording.early = args[0]
+            recording.n_calls += 1
+
+    def _record_call(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if (recording := self.recording) is None:
+            return None
+        recording.call = LayerCall(args[1:], kwargs)
+        return None if recording.rows is None else recording.rows.narrow(args, kwargs)
+
+    @contextmanager
+    def record(self, skip_from: int, rows: Any = None) -> Iterator["Recording"]:
+        """Record the calls of one forward pass; see `Recording`."""
+        self.recording = recording = Recording(skip_from, rows)
+        try:
+            yield recording
+        finally:
+            self.recording = None
+
+
+@dataclass
+class Recording:
+    """Recorded calls of one forward pass.
+
+    Attributes:
+        skip_from: number of layers that are called before `early` is recorded.
+        rows: narrows the call of the layer that the head repeats, if not None.
+        n_calls: of all layers so far; shared layers are called several times.
+        early: (B, T, H) the output of layer `skip_from`; None if it is the last.
+        call: the last of the layer that the head repeats, before it was narrowed.
+    """
+
+    skip_from: int
+    rows: Any
+    n_calls: int = 0
+    early: torch.Tensor | None = None
+    call: LayerCall | None = None
 
 
 class _Embedded(Exception):
@@ -136,7 +173,7 @@ def pool(
     if starts is not None:
         lengths, block = starts.diff(), block_of_rows(starts, hidden.shape[1])
         sums = states.new_zeros(1, len(lengths), hidden.shape[2]).index_add(1, block, states)
-        return (sums / lengths[:, None]).to(hidden.dtype)
+        return (sums / lengths.clamp(min=1)[:, None]).to(hidden.dtype)  # some are empty
     if attention_mask is None:
         return states.mean(dim=1, keepdim=True).to(hidden.dtype)
     is_token = attention_mask[..., None] != 0  # (B, T, 1)

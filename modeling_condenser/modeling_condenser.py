@@ -38,6 +38,7 @@ from .configuration_condenser import CondenserConfig
 from .encoder_parts import (
     HEAD_WEIGHTS,
     LayerCall,
+    LayerRecorder,
     build_final_norm,
     build_like,
     build_lm_head,
@@ -48,7 +49,6 @@ from .encoder_parts import (
     freeze_pooler,
     n_positions,
     pool,
-    recorded_calls,
     refuse_incomplete,
     replace_cls,
     write_encoder,
@@ -198,6 +198,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     def __init__(self, config: CondenserConfig):
         super().__init__(config)
         self.condenser = CondenserModel(config)
+        self.recorder = LayerRecorder(self.condenser.layers, self.condenser.global_layer)
         self.lm_head, self._tied_weights_keys = build_lm_head(config.encoder_config)
         self.post_init()
         freeze_pooler(self.condenser.encoder)
@@ -310,15 +311,14 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             [cls_early ; early] or the embeddings of `head_input_ids` (default: `input_ids`), or
             None without a head; the encoder's output, with the `layer_call` for `run_head`.
         """
-        is_condenser = self._has_head and self.config.head_mlm_probability is None
-        if is_condenser:
-            kwargs["output_hidden_states"] = True
-        encoder, early = self.condenser.encoder, None
-        with recorded_calls(self.condenser.global_layer, rows) as calls:
+        skip_from, rate = self.config.skip_from, self.config.head_mlm_probability
+        encoder = self.condenser.encoder
+        with self.recorder.record(skip_from, rows) as recording:
             output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-        output.layer_call = calls[-1]
-        if is_condenser:
-            early = output.hidden_states[self.config.skip_from]
+        output.layer_call, early = recording.call, None
+        if self._has_head and rate is None:
+            is_last = recording.early is None
+            early = output.last_hidden_state if is_last else recording.early
         elif self._has_head:
             ids = input_ids if head_input_ids is None else head_input_ids
             early = embed(encoder, input_ids=ids, attention_mask=attention_mask, **kwargs)

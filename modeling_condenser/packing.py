@@ -13,15 +13,18 @@ the collator, so that a forward pass never waits for a number on the device:
 - `max_length_q` and `max_length_k`, the longest block's length, an int;
 - `masked_index` (M,) int64, the rows with a label, and some without: M + B is a multiple of
   `ROW_MULTIPLE`; `head_masked_index`, the same of `head_targets`;
-- `block_index` (B,) int64, where the blocks stand that the collator was given, the longest first.
+- `block_index` (B,) int64, where the blocks stand that the collator was given, the longest first;
+  with a `BatchShape`, the entries after theirs repeat the place of an empty block.
 
 N is rounded up to a multiple of `PACK_MULTIPLE`, because kernels are built anew for every shape.
-The filler is another block at the end, of tokens at position 0, without labels.
+The filler is another block at the end, of tokens at position 0, without labels. With a `BatchShape`
+all batches have the same sizes; then there are empty blocks before the filler, too.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -83,7 +86,25 @@ def is_packing(model: CondenserForMaskedLM) -> bool:
     return encoder.config._attn_implementation == PACKED
 
 
-def pack(batch: Mapping[str, torch.Tensor], *, padding: int = 0) -> dict[str, Any]:
+class BatchShape(NamedTuple):
+    """Sizes that packed batches are filled to, so that kernels and graphs see one shape.
+
+    Attributes:
+        n_tokens: N, a multiple of `PACK_MULTIPLE`, and more than the tokens of any batch.
+        n_blocks: B, with the blocks of the filler and two more at least.
+        longest: tokens of the longest block, and of a block of the filler at most.
+        n_rows: columns of labels -> M + B, a multiple of `ROW_MULTIPLE`.
+    """
+
+    n_tokens: int
+    n_blocks: int
+    longest: int
+    n_rows: Mapping[str, int]
+
+
+def pack(
+    batch: Mapping[str, torch.Tensor], *, padding: int = 0, shape: BatchShape | None = None
+) -> dict[str, Any]:
     """Pack the blocks of a padded batch: (B, T) columns, `attention_mask` among them.
 
     The longest come first, so that equally long ones are neighbours. `padding` is the token of the
@@ -96,24 +117,35 @@ def pack(batch: Mapping[str, torch.Tensor], *, padding: int = 0) -> dict[str, An
         for name, values in batch.items()
         if name != "attention_mask"
     }
-    packed = lay_end_to_end(lengths.tolist(), columns)
+    packed = lay_end_to_end(lengths.tolist(), columns, shape)
+    starts = packed["cu_seq_lens_q"]
     for name in _INDEX_OF.keys() & packed.keys():
-        packed[_INDEX_OF[name]] = _index_of_labels(packed[name][0], packed["cu_seq_lens_q"])
-    return {**packed, "block_index": order.argsort()}
+        n_rows = shape.n_rows[name] if shape else 0
+        packed[_INDEX_OF[name]] = _index_of_labels(packed[name][0], starts, n_rows)
+    places = order.argsort()
+    if shape:
+        places = F.pad(places, (0, shape.n_blocks - len(places)), value=len(places))
+    return {**packed, "block_index": places}
 
 
-def _index_of_labels(labels: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """The rows with a label, and others up to a multiple of `ROW_MULTIPLE` with the blocks' CLS."""
+def _index_of_labels(labels: torch.Tensor, starts: torch.Tensor, n_rows: int = 0) -> torch.Tensor:
+    """The rows with a label and others, so that with the blocks' CLS there are `n_rows`.
+
+    There are as many more as make a multiple of `ROW_MULTIPLE`, if `n_rows` is too few.
+    """
     is_chosen = labels != IGNORE_INDEX
     is_free = ~is_chosen
     is_free[starts[:-1].long()] = False
-    n_rows = int(is_chosen.sum()) + len(starts) - 1
-    is_chosen[is_free.nonzero()[: -n_rows % ROW_MULTIPLE, 0]] = True
+    n_chosen = int(is_chosen.sum()) + len(starts) - 1
+    n_rows = max(n_rows, n_chosen + -n_chosen % ROW_MULTIPLE)
+    is_chosen[is_free.nonzero()[: n_rows - n_chosen, 0]] = True
     return is_chosen.nonzero()[:, 0]
 
 
 def lay_end_to_end(
-    lengths: Sequence[int], columns: Mapping[str, tuple[torch.Tensor, int]]
+    lengths: Sequence[int],
+    columns: Mapping[str, tuple[torch.Tensor, int]],
+    shape: BatchShape | None = None,
 ) -> dict[str, Any]:
     """Make a packed batch of blocks that already lie end to end.
 
@@ -121,10 +153,17 @@ def lay_end_to_end(
     each token, (tokens,), and the number for the filler.
     """
     device = next(iter(columns.values()))[0].device
-    n_filler = -sum(lengths) % PACK_MULTIPLE
+    n_filler = (shape.n_tokens - sum(lengths)) if shape else -sum(lengths) % PACK_MULTIPLE
     positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
     columns = {**columns, "position_ids": (positions, 0)}
-    blocks = [*lengths, n_filler] if n_filler else lengths
+    blocks = list(lengths)
+    if shape:
+        n_full, rest = divmod(n_filler, shape.longest)
+        fillers = [shape.longest] * n_full + [rest] * (rest > 0)
+        # The CLS of an empty block is the first row of the filler, which no loss reads.
+        blocks += [0] * (shape.n_blocks - len(blocks) - len(fillers)) + fillers
+    elif n_filler:
+        blocks.append(n_filler)
     starts = F.pad(torch.tensor(blocks, dtype=torch.int32).cumsum(0, dtype=torch.int32), (1, 0))
     batch: dict[str, Any] = {
         name: F.pad(values.long(), (0, n_filler), value=fill)[None]
@@ -132,13 +171,15 @@ def lay_end_to_end(
     }
     for side in "qk":
         batch[f"cu_seq_lens_{side}"] = starts.to(device)
-        batch[f"max_length_{side}"] = max(blocks)
+        batch[f"max_length_{side}"] = shape.longest if shape else max(blocks)
     return batch
 
 
 def unpack(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The padded batch, without the filler, of which `pack` made a packed one."""
     lengths, order = batch["cu_seq_lens_q"].diff().tolist(), batch["block_index"].tolist()
+    n_times = Counter(order)
+    order = [i for i in order if n_times[i] == 1]
     columns = {"attention_mask": torch.ones_like(batch["input_ids"]), **batch}
     padded = {}
     for name, values in columns.items():
@@ -259,7 +300,6 @@ AttentionInterface.register(PACKED, attend)
 AttentionMaskInterface.register(PACKED, _mask)
 
 
-@torch.compiler.disable  # nested tensors end a graph in any case
 def cuda_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -272,14 +312,66 @@ def cuda_attention(
     scale: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """The same as `cpu_attention`: flash attention, or padded for local attention."""
+    """The same as `cpu_attention`, by flash attention in half precision."""
+    query, key, value = (part.transpose(0, 1) for part in (query, key, value))  # (N, heads, D)
+    device = query.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):  # positions may have widened them
+        dtype = torch.get_autocast_dtype(device)
+        query, key, value = (part.to(dtype) for part in (query, key, value))
+    bounds, options = (query_starts, key_starts, longest), (rate, scale, window)
+    attention = _flash if query.dtype in (torch.bfloat16, torch.float16) else _attend_widely
+    return attention(query.contiguous(), key.contiguous(), value.contiguous(), *bounds, *options)
+
+
+def _flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_starts: torch.Tensor,
+    key_starts: torch.Tensor,
+    longest: int,
+    rate: float,
+    scale: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """One call of the operator that `torch.nn.attention.varlen` and nested tensors call.
+
+    It has dropout, which `varlen_attn` has not, and windows, which nested tensors have not, and
+    needs no padding for either. torch.compile knows its shapes and its gradient.
+    """
+    size = query.shape[-1]
+    scale = size**-0.5 if scale is None else scale
+    query, key, value = (F.pad(part, (0, -size % 8)) for part in (query, key, value))
+    width = None if window is None else window - 1
+    output, *_ = torch.ops.aten._flash_attention_forward(
+        *(query, key, value, query_starts.int(), key_starts.int(), longest, longest),
+        *(rate, False, False),  # neither causal nor with weights to look at
+        scale=scale,
+        window_size_left=width,
+        window_size_right=width,
+    )
+    return output[..., :size]
+
+
+@torch.compiler.disable  # nested tensors end a graph in any case
+def _attend_widely(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_starts: torch.Tensor,
+    key_starts: torch.Tensor,
+    longest: int,
+    rate: float,
+    scale: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """Attention in float32, which flash attention has not; padded for local attention."""
     options: Any = {"dropout_p": rate, "scale": scale}
-    query, key, value = (part.transpose(0, 1).contiguous() for part in (query, key, value))
     if window is not None:
         return _attend_padded(query, key, value, key_starts, longest, window, options)
 
     def nest(packed: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        lengths: Any = {"min_seqlen": 1, "max_seqlen": longest}
+        lengths: Any = {"min_seqlen": 0, "max_seqlen": longest}
         nested = torch.nested.nested_tensor_from_jagged(packed, starts.long(), **lengths)
         return nested.transpose(1, 2)
 

@@ -48,7 +48,8 @@ class CondenserTrainingArguments(TrainingArguments):
             supports it and no `attn_implementation` is set.
         attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...).
         tokens_per_batch: upper limit of tokens in a device's batch, with special tokens, in place
-            of `per_device_train_batch_size`.
+            of `per_device_train_batch_size`. Packed batches are then filled to one shape, so that
+            `torch_compile` compiles once.
         similarity: of a contrast: "dot" as published, or "cosine"; by default that of the
             checkpoint that is continued, else "dot".
         temperature: divides similarities; 1 for dot and 0.05 for cosine by default.
@@ -76,6 +77,7 @@ class CondenserTrainingArguments(TrainingArguments):
     query_length: int = 64
     removal_probability: float = 0.9
     dataloader_pin_memory: bool = field(default_factory=torch.cuda.is_available)
+    ddp_find_unused_parameters: bool | None = False  # all trained weights have a gradient
 
     def __post_init__(self) -> None:
         if self.bf16 and not torch.accelerator.is_available():

@@ -4,18 +4,17 @@ The masks of a block depend on the block and its `mask_key` only.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, get_worker_info
+from torch.utils.data import get_worker_info
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.losses import IGNORE_INDEX
-from modeling_condenser.packing import pack
+from modeling_condenser.packing import BatchShape, pack
 
 from .counter_random import random_keys, uniforms
 from .masking import (
@@ -77,13 +76,22 @@ class CondenserDataCollator:
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
         self._n_read = self._n_masked = self._n_asked = 0  # of the sample
 
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    @property
+    def masked_shares(self) -> dict[str, float]:
+        """Columns of labels -> the share of tokens that have one at most."""
+        rates = {"labels": self.mlm_probability, "head_targets": self.head_mlm_probability}
+        return {name: rate for name, rate in rates.items() if rate is not None}
+
+    def __call__(
+        self, examples: Sequence[Mapping[str, Any]], shape: BatchShape | None = None
+    ) -> dict[str, Any]:
         """Make a batch.
 
         Args:
             examples: each with `input_ids`, token ids with or without special tokens around them;
                 `attention_mask`, if they are padded; and perhaps `mask_key`, an integer that
                 decides its masks. Without one, torch's generator draws it.
+            shape: sizes that a packed batch is filled to.
 
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T a multiple of 8 where
@@ -112,7 +120,7 @@ class CondenserDataCollator:
         if self.bag_of_words:
             columns["bow_targets"] = self._bags_of_words(ids, is_text)
         batch = {name: torch.from_numpy(values).long() for name, values in columns.items()}
-        return pack(batch, padding=self.pad_token_id) if self.packed else batch
+        return pack(batch, padding=self.pad_token_id, shape=shape) if self.packed else batch
 
     def _strip(self, example: Mapping[str, Any]) -> np.ndarray:
         """The token ids of an example, without padding and the special tokens around its text."""
@@ -234,51 +242,3 @@ def text_room(tokenizer: PreTrainedTokenizerBase, length: int, *, name: str = "m
     if room <= 0:
         raise ValueError(f"{name} is {length}, which leaves no room for text.")
     return room
-
-
-class TokenBudgetBatches(BatchSampler):
-    """Batches of shuffled blocks, each with as many as fit the budget of one device.
-
-    Order and batches depend on the seed and the epoch only: all processes make the same ones and
-    take turns (accelerate's `BatchSamplerShard`). Each epoch has as many batches as the first one,
-    rounded up to a multiple of the processes, because the Trainer resumes by counting them. Further
-    batches are omitted; missing ones come from a second order of all blocks.
-
-    `lengths` are the tokens of each block, (N,), with special ones.
-    """
-
-    # Read by accelerate: batches have no fixed size, and none is dropped.
-    batch_size, drop_last = None, False  # type: ignore[assignment]
-    epoch = 0
-
-    def __init__(
-        self, lengths: np.ndarray, tokens_per_batch: int, *, seed: int, n_processes: int = 1
-    ):
-        if tokens_per_batch < lengths.max():
-            raise ValueError(
-                f"tokens_per_batch is {tokens_per_batch}, but a block has {lengths.max()} tokens: "
-                "set it to max_length or more, best to several thousand."
-            )
-        self.lengths, self.tokens_per_batch, self.seed = lengths, tokens_per_batch, seed
-        n_batches = sum(1 for _ in self._fill(epoch=0, turn=0))
-        self._n_batches = -(-n_batches // n_processes) * n_processes
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self._n_batches
-
-    def __iter__(self) -> Iterator[list[int]]:
-        turns = (self._fill(epoch=self.epoch, turn=turn) for turn in count())
-        return islice(chain.from_iterable(turns), self._n_batches)
-
-    def _fill(self, *, epoch: int, turn: int) -> Iterator[list[int]]:
-        """All blocks once, in batches."""
-        order = np.random.default_rng([self.seed, epoch, turn]).permutation(len(self.lengths))
-        ends = np.cumsum(self.lengths[order])
-        first, filled = 0, 0
-        while first < len(order):
-            last = int(np.searchsorted(ends, filled + self.tokens_per_batch, side="right"))
-            yield order[first:last].tolist()
-            first, filled = last, int(ends[last - 1])

@@ -22,7 +22,8 @@ from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import use_packing, why_not_packed
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
-from .collator import CondenserDataCollator, TokenBudgetBatches, text_room
+from .batches import TokenBudgetBatches
+from .collator import CondenserDataCollator, text_room
 from .data import (
     BlockBuilder,
     Draw,

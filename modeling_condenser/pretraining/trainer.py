@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from modeling_condenser.publishing import provenance
 from modeling_condenser.training.trainer import START, ResumableTrainer
 
 from .arguments import CONTRASTIVE, HEAD_SETTINGS, WITH_HEAD, CondenserTrainingArguments
-from .collator import TokenBudgetBatches
+from .batches import TokenBudgetBatches
 from .data import KeyedBlocks
 from .examples import (
     as_rows,
@@ -140,7 +141,10 @@ class CondenserTrainer(ResumableTrainer):
             return super().get_train_dataloader()
         names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
         options: Any = {name: getattr(self.args, f"dataloader_{name}") for name in names}
-        options |= {"dataset": self.train_dataset, "collate_fn": self.data_collator}
+        collator: Any = self.data_collator
+        if collator.packed:
+            collator = partial(collator, shape=self.batches.shape(collator.masked_shares))
+        options |= {"dataset": self.train_dataset, "collate_fn": collator}
         return self.accelerator.prepare(DataLoader(batch_sampler=self.batches, **options))
 
     def get_batch_samples(

@@ -81,7 +81,7 @@ def test_a_model_starts_as_the_encoder_and_keeps_every_weight_and_tie_when_saved
     model = CondenserForPreTraining.from_encoder(str(folder), n_head_layers=3, skip_from=1).eval()
     batch = tokenized(folder)
     expected, found = plain(**batch, output_hidden_states=True), model(**batch)
-    late, early, output = model.encode(**batch)
+    late, early, output = model.encode(**batch, output_hidden_states=True)
     assert len(output.hidden_states) == plain.config.num_hidden_layers + 1
     torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-5)
     for one, other in ((early, expected.hidden_states[1]), (late, expected.hidden_states[-1])):
@@ -147,7 +147,7 @@ def test_the_export_is_the_plain_encoder_bit_for_bit_and_all_ways_to_encode_give
     plain, info = AutoModel.from_pretrained(exported, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     batch = tokenized(exported)
-    late, _, output = model.encode(**batch)
+    late, _, output = model.encode(**batch, output_hidden_states=True)
     found = plain.eval()(**batch, output_hidden_states=True)
     assert torch.equal(found.last_hidden_state, late)
     pairs = zip(found.hidden_states, output.hidden_states, strict=True)

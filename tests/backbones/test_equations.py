@@ -70,8 +70,10 @@ def test_nothing_is_kept_between_calls(backbone):
     model = make_model(backbone.title)
     first = model(**backbone.batch()).loss.item()
     before = {id(m): vars(m).keys() for m in model.modules()}
+    hooks = {id(m): list(m._forward_pre_hooks) for m in model.modules()}
     model(**backbone.batch(3, 8))
-    assert not any(m._forward_pre_hooks for m in model.modules())
+    assert {id(m): list(m._forward_pre_hooks) for m in model.modules()} == hooks
+    assert model.recorder.recording is None
     assert {id(m): vars(m).keys() for m in model.modules()} == before
     assert model(**backbone.batch()).loss.item() == first
 

@@ -1,16 +1,14 @@
-"""Batches: what a model is given, that masks depend on a block and its key, and token budgets."""
+"""Batches: what a model is given, and that masks depend on a block and its key."""
 
 import copy
 import logging
 import zlib
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from accelerate.data_loader import BatchSamplerShard
 from datasets import Dataset
 from tokenizers import processors
 from torch.utils.data import DataLoader
@@ -19,14 +17,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from modeling_condenser import CondenserDataCollator
 from modeling_condenser.files.models import STARTER_FOLDER
 from modeling_condenser.packing import unpack
-from modeling_condenser.pretraining.collator import TokenBudgetBatches
 from modeling_condenser.pretraining.data import KeyedBlocks
 from modeling_condenser.pretraining.masking import WordStarts
 from tests import tokenizers
 from tests.pretraining.scripts import SCRIPTS, texts_of
 
 Batch = Mapping[str, torch.Tensor]
-LENGTHS = np.random.default_rng(0).integers(3, 65, size=1000)
 
 
 @pytest.fixture
@@ -303,36 +299,3 @@ def test_examples_without_token_ids_are_refused(tokenizer):
         CondenserDataCollator(tokenizer)([{"text": "Why?"}])
     with pytest.raises(ValueError, match="end with the padding token .0., and there is no"):
         CondenserDataCollator(tokenizer)([{"input_ids": [2, 40, 41, 3, 0, 0]}])
-
-
-def epoch_of(batches: TokenBudgetBatches, epoch: int) -> list[list[int]]:
-    batches.set_epoch(epoch)
-    return list(batches)
-
-
-def test_an_epoch_holds_each_block_once_in_batches_as_full_as_the_budget_allows():
-    epoch = epoch_of(TokenBudgetBatches(LENGTHS, 256, seed=1), 0)
-    assert sorted(i for batch in epoch for i in batch) == list(range(1000))
-    assert max(LENGTHS[batch].sum() for batch in epoch) <= 256
-    for batch, following in pairwise(epoch):
-        assert LENGTHS[batch].sum() + LENGTHS[following[0]] > 256
-
-
-def test_order_and_batches_depend_on_seed_and_epoch_only_and_epochs_are_equally_long():
-    one, other = (TokenBudgetBatches(LENGTHS, 256, seed=1) for _ in range(2))
-    epochs = [epoch_of(one, epoch) for epoch in range(5)]
-    assert epoch_of(other, 3) == epochs[3] != epochs[0]
-    assert epoch_of(TokenBudgetBatches(LENGTHS, 256, seed=2), 3) != epochs[3]
-    for given in epochs:
-        assert len(given) == len(one)
-        assert len({i for batch in given for i in batch}) > 970
-
-
-def test_processes_share_whole_batches_and_get_equally_many():
-    batches = TokenBudgetBatches(LENGTHS, 256, seed=1, n_processes=7)
-    shares = [list(BatchSamplerShard(batches, 7, rank)) for rank in range(7)]
-    together = [batch for turn in zip(*shares, strict=True) for batch in turn]
-    alone = list(TokenBudgetBatches(LENGTHS, 256, seed=1))
-    assert together == list(batches)
-    assert together[: len(alone)] == alone
-    assert len(together) - len(alone) < 7
