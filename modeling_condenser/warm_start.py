@@ -3,16 +3,26 @@
 This file is not copied to the Hub. A checkpoint there is opened without it.
 """
 
+import copy
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
-from .configuration_condenser import CondenserConfig, check_encoder
+from .configuration_condenser import SUPPORTED_ENCODERS, CondenserConfig, check_encoder
 from .encoder_parts import freeze_pooler, refuse_incomplete, take_lm_head
 from .files.models import (
     MODULES_FILE,
@@ -26,6 +36,7 @@ from .modeling_condenser import CondenserForMaskedLM
 
 logger = logging.get_logger(__name__)
 
+_SPECIAL_TOKENS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep", "mask"))
 _HUB_ARGUMENTS = ("revision", "token", "cache_dir", "local_files_only")
 
 
@@ -40,11 +51,18 @@ class Start:
 
 
 def open_start(
-    name: str, changes: dict[str, Any] | None = None, *, from_retriever: bool = False, **hub: Any
+    name_or_model: str | Path | PreTrainedModel,
+    changes: dict[str, Any] | None = None,
+    *,
+    from_retriever: bool = False,
+    **hub: Any,
 ) -> Start:
     """Open an encoder, or a Condenser checkpoint without its head; see `from_encoder`."""
     if unknown := hub.keys() - set(_HUB_ARGUMENTS):
         raise TypeError(f"from_encoder has no argument {', '.join(sorted(unknown))}.")
+    if isinstance(name_or_model, PreTrainedModel):
+        return copy_start(name_or_model, changes)
+    name = str(name_or_model)
     folder = find_start(name, from_retriever=from_retriever, **hub)
     config = open_config(folder, changes)
     if is_checkpoint(folder):
@@ -60,6 +78,72 @@ def open_start(
     is_on_hub = not is_pinned and name != STARTER and not Path(name).is_dir()
     start.encoder.config.name_or_path = name if is_on_hub else str(folder)
     return start
+
+
+def copy_start(masked_lm: PreTrainedModel, changes: dict[str, Any] | None) -> Start:
+    """Copy the backbone and the LM head of a masked LM in memory."""
+    config = change_config(copy.deepcopy(masked_lm.config), changes)
+    check_encoder(config)
+    encoder = AutoModel.from_config(config, dtype=torch.float32)
+    result = encoder.load_state_dict(masked_lm.base_model.state_dict(), strict=False)
+    missing = {key for key in result.missing_keys if not key.startswith("pooler.")}
+    refuse_incomplete(type(masked_lm).__name__, missing, set(result.unexpected_keys))
+    if len(missing) < len(result.missing_keys):
+        freeze_pooler(encoder)
+    return Start(encoder, take_lm_head(copy.deepcopy(masked_lm))[0].float())
+
+
+def new_encoder(
+    encoder_config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel:
+    """Make a masked LM with random weights, drawn from torch's generator (`set_seed`).
+
+    Args:
+        encoder_config: attributes of its transformers configuration, `model_type` among them.
+        tokenizer: gives the size of the vocabulary and the ids of special tokens that
+            `encoder_config` does not set.
+
+    Raises:
+        ValueError: the type is not supported, or its configuration has no such attribute.
+    """
+    kind = encoder_config.get("model_type")
+    if kind not in SUPPORTED_ENCODERS:
+        raise ValueError(
+            f"encoder_config has the model_type {kind!r}; supported: "
+            f"{', '.join(SUPPORTED_ENCODERS)}."
+        )
+    of_file = ("architectures", "transformers_version", "torch_dtype")  # not of the encoder
+    attributes = {
+        name: value
+        for name, value in encoder_config.items()
+        if name not in of_file and not name.startswith("_")
+    }
+    known = AutoConfig.for_model(kind)
+    for name in attributes:
+        if not hasattr(known, name):
+            nearest = get_close_matches(name, known.to_dict(), n=1)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            raise ValueError(f"encoder_config: a {kind} encoder has no attribute {name!r}.{hint}")
+    attributes.setdefault("vocab_size", len(tokenizer))
+    for name in _SPECIAL_TOKENS:
+        if hasattr(known, name) and (token_id := getattr(tokenizer, name)) is not None:
+            attributes.setdefault(name, token_id)
+    config = AutoConfig.for_model(**attributes)
+    check_encoder(config)
+    return AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+
+
+def read_config_file(file: str | Path) -> dict[str, Any]:
+    """Read the JSON file of an `encoder_config`; a ValueError if it holds no mapping."""
+    try:
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"encoder_config is {str(file)!r}, expected a mapping or a JSON file: {error}."
+        ) from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds a {type(content).__name__}, expected a JSON mapping.")
+    return content
 
 
 def find_start(name: str, *, from_retriever: bool = False, **hub: Any) -> Path:
@@ -85,7 +169,11 @@ def open_config(folder: Path, changes: dict[str, Any] | None) -> Any:
     Code that a configuration names is not executed.
     """
     config_class: Any = CondenserConfig if is_checkpoint(folder) else AutoConfig
-    config = config_class.from_pretrained(folder, trust_remote_code=False)
+    return change_config(config_class.from_pretrained(folder, trust_remote_code=False), changes)
+
+
+def change_config(config: Any, changes: dict[str, Any] | None) -> Any:
+    """Change attributes of the encoder's configuration, which must exist."""
     encoder_config = getattr(config, "encoder_config", config)
     for name, value in (changes or {}).items():
         if not hasattr(encoder_config, name):  # the library would add it, but never read it

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from transformers import AutoModel
 
 from hub_scripts.main import COMMANDS, main
 from modeling_condenser.publishing.export import export_encoder
@@ -89,6 +90,23 @@ def test_the_page_about_own_documents_shows_what_collect_writes(tmp_path, monkey
     capsys.readouterr()
     exec(compile(code_blocks(page, "python")[0], page.name, "exec"), {})
     assert capsys.readouterr().out.split()[:2] == ["files", "2"]
+
+
+@pytest.mark.slow
+def test_the_page_about_a_new_language_makes_an_encoder_that_keeps_accents(workplace, capsys):
+    page = ROOT / "docs" / "from-nothing.md"
+    [code] = code_blocks(page, "python")
+    Path("accents.jsonl").write_text('{"text": "où est la clé ? ici ou là"}\n' * 9)
+    names: dict = {}
+    exec(compile(code.replace("my-documents", "accents"), page.name, "exec"), names)
+    assert names["tokenizer"].tokenize("OÙ ou")[:2] == ["où", "ou"]
+    exec(compile(code.replace("30000", "300"), page.name, "exec"), {})
+    Path("small.json").write_text(code_blocks(page, "json")[0])
+    for command in commands_of(page):
+        assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+    assert type(AutoModel.from_pretrained("first-steps")).__name__ == "ModernBertModel"
+    card = Path("first-steps/README.md").read_text()
+    assert "trained from random weights" in card
 
 
 @pytest.mark.slow

@@ -12,16 +12,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from transformers import AutoModel, ModernBertModel
 
 import modeling_condenser
 from modeling_condenser.collection import load
 
 ROOT = Path(__file__).parent.parent
-NAMES = ("search", "condense", "fine_tune", "evaluate", "adapt")
+NAMES = ("search", "condense", "from_scratch", "fine_tune", "evaluate", "adapt")
 # What each prints, as a pattern.
 PRINTED = {
     "search": r"\n  0\.\d{3}  \w",
     "condense": r"'train_loss': .*\nruns/condensed-encoder encodes 100 texts into vectors of 256 ",
+    "from_scratch": r"retriever +MRR@10( +0\.\d{4}){3} +[+-]0\.\d{4} +\d\.\d{4} +[▲▼○]",
     "fine_tune": r"fine-tune +MRR@10( +0\.\d{4}){4} +\d\.\d{4} +[▲▼○]",
     "evaluate": r"\nbest by MRR@10: ",
     "adapt": r": nDCG@10 .*\nadapted: (True|False); written: runs/adapted/model\n",
@@ -74,6 +76,17 @@ def test_an_example_runs_without_a_download(name, tmp_path, monkeypatch, capsys,
     exec(compile(source, name, "exec"), {})
     printed = capsys.readouterr().out
     assert re.search(PRINTED[name], printed), printed
+
+
+@pytest.mark.slow
+def test_the_example_from_scratch_makes_a_modernbert_too(tmp_path, monkeypatch, few_passages):
+    monkeypatch.chdir(tmp_path)
+    source = (ROOT / "examples" / "from_scratch.py").read_text()
+    changed = source.replace('KIND = "bert"', 'KIND = "modernbert"').replace("20,", "3,")
+    assert changed != source
+    exec(compile(changed.replace("train_size=256", "train_size=64"), "from_scratch", "exec"), {})
+    encoder = AutoModel.from_pretrained("runs/from-scratch/retriever/model")
+    assert isinstance(encoder, ModernBertModel)
 
 
 @pytest.mark.slow

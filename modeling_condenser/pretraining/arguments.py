@@ -130,9 +130,14 @@ class PretrainingRecipe:
     Attributes:
         encoder: Hub name or folder of the encoder to start from ("starter" for this package's own),
             or of a Condenser checkpoint or run to continue with its head and `skip_from`.
+        encoder_config: in place of `encoder`, a new one with random weights, which follow from
+            `seed`: the attributes of its transformers configuration, `model_type` among them, as a
+            mapping or a JSON file. Size of the vocabulary and ids of special tokens are by default
+            those of `tokenizer`.
         corpus: text to train on: Hub data set name or local path, or a mapping such as {path:
             NAME, split: train, text_column: body} (`Source`), or a list of these.
         tokenizer: Hub name or folder; the encoder's own by default.
+        language: code of the text's language, such as fr, for the model card.
         n_head_layers: layers of the Condenser head; 2 by default.
         skip_from: backbone layer whose tokens the head reads; half of the layers by default.
         late_mlm: whether the late output is trained with MLM too; true by default.
@@ -150,10 +155,12 @@ class PretrainingRecipe:
             analyze --help` lists, and of `every`, the steps between two measurements.
     """
 
-    encoder: str
+    encoder: str | None = field(default=None, kw_only=True)
+    encoder_config: dict[str, Any] | str | None = field(default=None, kw_only=True)
     corpus: str | dict[str, Any] | list[str | dict[str, Any]]
     objective: Objective = "condenser"
     tokenizer: str | None = None
+    language: str | None = None
     n_head_layers: int | None = None
     skip_from: int | None = None
     late_mlm: bool | None = None
@@ -168,6 +175,17 @@ class PretrainingRecipe:
     def __post_init__(self) -> None:
         check_objective(self, WITH_HEAD, HEAD_SETTINGS)
         check_least(self, base_learning_rate=0)
+        if (self.encoder is None) == (self.encoder_config is None):
+            raise ValueError(
+                "Set encoder, to start from a trained one, or encoder_config, to start from random "
+                "weights: not both, and not neither."
+            )
+        if self.encoder_config is None:
+            return
+        if self.tokenizer is None:
+            raise ValueError("encoder_config needs a tokenizer: set it to a Hub name or folder.")
+        if self.encoder_changes:
+            raise ValueError("Set what encoder_changes holds in encoder_config, and leave it out.")
 
 
 def check_objective(settings: Any, objectives: tuple[str, ...], names: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 from modeling_condenser.files.models import find_model_folder, is_checkpoint
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.training.run import run_training, scale_learning_rate
-from modeling_condenser.warm_start import find_start, open_config
+from modeling_condenser.warm_start import find_start, new_encoder, open_config, read_config_file
 
 from .arguments import (
     CONTRASTIVE,
@@ -43,16 +43,23 @@ def pretrain(
     """
     if settings.get("readiness") is not None and not callbacks:
         raise ValueError("readiness needs callbacks: pass readiness_callbacks(settings), too.")
+    if isinstance(file := settings.get("encoder_config"), str | Path):
+        settings["encoder_config"] = read_config_file(file)  # for the run's record
 
     def make_trainer(recipe: PretrainingRecipe, arguments: Any) -> CondenserTrainer:
-        model: Any = open_model(recipe)
-        if recipe.base_learning_rate is not None and "learning_rate" not in settings:
-            arguments.learning_rate = scale_learning_rate(
-                recipe.base_learning_rate, model.condenser.encoder, power=_POWER
-            )
         tokenizer = None  # that of the encoder
         if recipe.tokenizer is not None:
             tokenizer = AutoTokenizer.from_pretrained(find_model_folder(recipe.tokenizer))
+        model: Any = open_model(recipe, tokenizer)
+        if recipe.base_learning_rate is not None and "learning_rate" not in settings:
+            if recipe.encoder_config is not None:
+                raise ValueError(
+                    "base_learning_rate is for a trained encoder, but encoder_config starts from "
+                    "random weights: set learning_rate (docs/from-nothing.md has published ones)."
+                )
+            arguments.learning_rate = scale_learning_rate(
+                recipe.base_learning_rate, model.condenser.encoder, power=_POWER
+            )
         with arguments.main_process_first(desc="reading the text"):
             documents = load_documents(recipe.corpus)
         kind = ContrastiveTrainer if recipe.objective in CONTRASTIVE else CondenserTrainer
@@ -64,16 +71,23 @@ def pretrain(
     return run_training(settings, make_trainer, PretrainingRecipe, CondenserTrainingArguments)
 
 
-def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
-    """The model that a recipe trains: a new one from an encoder, or a checkpoint to continue."""
+def open_model(recipe: PretrainingRecipe, tokenizer: Any = None) -> PreTrainedModel:
+    """The model that a recipe trains: a new one from an encoder, or a checkpoint to continue.
+
+    A new encoder (`encoder_config`) needs its tokenizer.
+    """
     head: dict[str, Any] = {}
     for name in HEAD_SETTINGS:
         if (value := getattr(recipe, name)) is not None:
             head[name] = value
-    folder = find_start(recipe.encoder, from_retriever=recipe.from_retriever)
     has_head = recipe.objective in WITH_HEAD
+    model_class: Any = CondenserForPreTraining if has_head else CondenserForMaskedLM
+    if recipe.encoder is None:
+        encoder_config: Any = recipe.encoder_config
+        encoder = new_encoder(encoder_config, tokenizer)
+        return model_class.from_encoder(encoder, pooling=recipe.pooling, **head)
+    folder = find_start(recipe.encoder, from_retriever=recipe.from_retriever)
     if not has_head or recipe.new_head or not is_checkpoint(folder):
-        model_class: Any = CondenserForPreTraining if has_head else CondenserForMaskedLM
         return model_class.from_encoder(
             recipe.encoder,
             pooling=recipe.pooling,

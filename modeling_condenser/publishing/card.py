@@ -242,6 +242,7 @@ def _metadata(
     if contract:
         task = "sentence-similarity" if is_retriever(stages) else "feature-extraction"
         tags += ["sentence-transformers", "feature-extraction"]
+    languages = {str(stage.recipe["language"]) for stage in stages if stage.recipe.get("language")}
     starts = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
     figures = [
         EvalResult(
@@ -262,6 +263,7 @@ def _metadata(
     return ModelCardData(
         library_name="sentence-transformers" if contract else "transformers",
         pipeline_tag=task,
+        language=sorted(languages) or None,
         tags=tags,
         base_model=next(filter(None, starts), None),
         datasets=_hub_data(stages) or None,

@@ -119,6 +119,8 @@ def check_fills(settings, kind):
     fields = {f.name: f for cls in CLASSES[kind] for f in dataclasses.fields(cls)}
     # What a recipe leaves to the command line.
     left = {name: "bm25" for name, field in fields.items() if is_required(field)}
+    if kind == "pretrain":
+        left["tokenizer" if "encoder_config" in settings else "encoder"] = "x"
     if "columns" in settings or settings.get("objective") == "mse_cosine":
         left["data"] = "x"
     elif "collection" in fields:

@@ -149,19 +149,20 @@ def test_a_checkpoint_is_continued_with_its_own_head(settings, tmp_path, split, 
     assert after[0] < before[0]
     [(name, value)] = other.items()
     with pytest.raises(ValueError, match=f"{name}: {value}, but the checkpoint"):
-        open_model(PretrainingRecipe(str(first), "", **other))
+        open_model(PretrainingRecipe(encoder=str(first), corpus="", **other))
 
 
 def test_a_checkpoint_in_half_precision_is_continued_in_float32(bert_run, tmp_path):
     model = CondenserForPreTraining.from_pretrained(bert_run / "model")
     model.bfloat16().save_pretrained(tmp_path)
-    assert open_model(PretrainingRecipe(str(tmp_path), "")).dtype == torch.float32
+    assert open_model(PretrainingRecipe(encoder=str(tmp_path), corpus="")).dtype == torch.float32
 
 
 def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
     changes = {"hidden_dropout_prob": 0.25}
     for n_layers, new in ((1, {}), (3, {"new_head": True, "n_head_layers": 3})):
-        recipe = PretrainingRecipe(str(bert_run / "model"), "", encoder_changes=changes, **new)
+        start = {"encoder": str(bert_run / "model"), "encoder_changes": changes}
+        recipe = PretrainingRecipe(corpus="", **start, **new)
         model = open_model(recipe)
         assert len(model.head) == n_layers
         rates = {layer.output.dropout.p for layer in [*model.condenser.layers, *model.head]}

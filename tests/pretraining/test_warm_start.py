@@ -46,12 +46,13 @@ def test_the_pooling_is_that_of_a_checkpoint_or_cls_unless_it_is_named(bert_fold
         (tmp_path, None, "mean"),
     ):
         for objective in ("condenser", "ict"):
-            recipe = PretrainingRecipe(str(encoder), "", objective, pooling=pooling)
+            settings = {"objective": objective, "pooling": pooling}
+            recipe = PretrainingRecipe(encoder=str(encoder), corpus="", **settings)
             assert open_model(recipe).config.pooling == expected
     assert CondenserForMaskedLM.from_encoder(tmp_path, pooling="cls").config.pooling == "cls"
     with pytest.raises(ValueError, match="pooling: cls, but the checkpoint .* has mean"):
-        open_model(PretrainingRecipe(str(tmp_path), "", pooling="cls"))
-    recipe = PretrainingRecipe(str(tmp_path), "", pooling="cls", new_head=True)
+        open_model(PretrainingRecipe(encoder=str(tmp_path), corpus="", pooling="cls"))
+    recipe = PretrainingRecipe(encoder=str(tmp_path), corpus="", pooling="cls", new_head=True)
     assert open_model(recipe).config.pooling == "cls"
     with pytest.raises(ValueError, match="pooling is 'max', expected cls or mean"):
         CondenserConfig(pooling="max")
