@@ -24,7 +24,7 @@ PRINTED = {
     "condense": r"'train_loss': .*\nruns/condensed-encoder encodes 100 texts into vectors of 256 ",
     "fine_tune": r"fine-tune +MRR@10( +0\.\d{4}){4} +\d\.\d{4} +[▲▼○]",
     "evaluate": r"\nbest by MRR@10: ",
-    "adapt": r": nDCG@10 .*\nadapted: (True|False); written: runs/adapted/model\n",
+    "adapt": r"hybrid: .* nDCG@10 (.*\n)*adapted: (True|False); written: runs/adapted/model\n",
 }
 
 
