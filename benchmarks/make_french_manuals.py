@@ -29,7 +29,7 @@ from typing import Any
 from lxml import etree
 
 from modeling_condenser import collect
-from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
+from modeling_condenser.collection.load import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 
 MANUALS = {  # part of the passage id -> files
     "kicad": "kicad-doc-fr/**/fr/*.html",

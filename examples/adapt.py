@@ -1,4 +1,4 @@
-"""Adapt a retriever to a collection without labels, and keep it only if it became better.
+"""Adapt a retriever by judged queries of a collection, and keep it only if it became better.
 
 The start is usually a published model, such as "sentence-transformers/all-MiniLM-L6-v2". To run
 without a download, this script makes one of the encoder that comes with the package.
@@ -17,9 +17,9 @@ SentenceTransformer(modules=[encoder, pooling, Normalize()]).save("runs/start")
 
 adaptation = adapt(
     model="runs/start",
-    corpus="health",  # a collection; its dev queries decide whether the result is better
-    n_queries=300,  # of each kind, made from the passages
+    corpus="health",  # a collection with judged queries
+    train_size=64,  # all by default
     output_dir="runs/adapted",
 )
-print(adaptation.verdict)
+print(adaptation)
 print(f"adapted: {adaptation.is_adapted}; written: {adaptation.model}")

@@ -163,22 +163,20 @@ def mine(read: Reader) -> None:
 
 
 def adapt(read: Reader) -> None:
-    """Adapt a retriever to your text without labels; the result is kept only if it is better.
+    """Adapt a retriever by judged queries of your text; the result is kept only if it is better.
 
     condenser adapt sentence-transformers/all-MiniLM-L6-v2 my-collection --output_dir runs/adapted
 
-    The verdict is by the collection's dev queries, or else by queries made from the text.
+    Cross-validation over the judged queries decides, with the dev queries if there are some.
     """
-    from modeling_condenser.adaptation.recipe import AdaptationRecipe, MapSettings
+    from modeling_condenser.adaptation.recipe import AdaptationRecipe
 
-    settings = read(AdaptationRecipe, MapSettings, positional=("model", "corpus"))
+    settings = read(AdaptationRecipe, positional=("model", "corpus"))
     from modeling_condenser.adaptation.adapt import adapt as stage
 
     done = stage(**settings)
-    print(
-        f"{done.verdict}\nwritten: {done.model} ({'adapted' if done.is_adapted else 'the start'})"
-    )
-    _print_next("search", f"hybrid:{done.model}", settings["corpus"], "QUESTION")
+    print(f"{done}\nwritten: {done.model} ({'adapted' if done.is_adapted else 'the start'})")
+    _print_next("search", done.system, settings["corpus"], "QUESTION")
 
 
 def evaluate(read: Reader) -> None:

@@ -26,7 +26,7 @@ PRINTED = {
     "from_scratch": r"retriever +MRR@10( +0\.\d{4}){3} +[+-]0\.\d{4} +\d\.\d{4} +[▲▼○]",
     "fine_tune": r"fine-tune +MRR@10( +0\.\d{4}){4} +\d\.\d{4} +[▲▼○]",
     "evaluate": r"\nbest by MRR@10: ",
-    "adapt": r": nDCG@10 .*\nadapted: (True|False); written: runs/adapted/model\n",
+    "adapt": r"hybrid: .* nDCG@10 (.*\n)*adapted: (True|False); written: runs/adapted/model\n",
 }
 
 

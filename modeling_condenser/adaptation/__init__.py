@@ -1,5 +1,5 @@
-"""Adapt a retriever to a collection without labels, and say whether it became better.
+"""Adapt a retriever's query vectors to a collection by judged queries, if they prove it.
 
-In: a sentence-transformers model or an export, and passages. Out: a model of the same form, and a
-verdict. Start reading in `adapt.py`.
+In: a sentence-transformers model, passages and judged queries. Out: a model of the same form, and
+verdicts. Start reading in `adapt.py`.
 """

@@ -1,22 +1,17 @@
-"""Adapt a retriever to a collection without labels, and decide whether to keep the result.
+"""Adapt a retriever's query vectors to a collection by judged queries, if they prove it.
 
-1. Encode the passages, and make queries of them (`queries.py`).
-2. Learn where the vectors should move (`vector_map.py`).
-3. Judge the map on queries that it was not trained on.
-4. Write the start with the map as a module, or, if it is not better, the start as it is; and the
-   vectors of what was written, so that a search of the passages encodes nothing.
-
-With fewer than 20 judged dev queries, each kind of made query is judged by a map that was trained
-on the other kinds: queries of a kind that was trained on become better even where those of users
-become worse. So this verdict is no evidence for the queries of users.
+1. Encode the passages once, or take the vectors that are stored.
+2. Cross-validate maps of several strengths over all judged queries (`cross_validation.py`).
+3. Learn the map of the chosen strength from all of them (`query_map.py`); dev queries judge it.
+4. Write the start with the map in the route of queries, or, if it is not better, the start as it
+   is. Either has the start's vectors of passages, bit for bit.
 """
 
 import logging
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -24,8 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
-from transformers import AutoConfig
 
 from modeling_condenser.collection.collection import (
     Collection,
@@ -33,13 +26,14 @@ from modeling_condenser.collection.collection import (
     find_rows,
     fingerprint_judgements,
     fingerprint_passages,
+    keep_queries,
 )
-from modeling_condenser.collection.load import load_collection, load_dev, load_passages
-from modeling_condenser.encoding.embeddings import Embeddings, claim_folder, encode_collection
+from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.encoding.embeddings import Embeddings, encode_collection
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.measures import ALPHA, Comparison, compare, evaluate_run
-from modeling_condenser.evaluation.verdict import MEASURE, Verdict
-from modeling_condenser.files.models import module_paths
+from modeling_condenser.evaluation.measures import compare
+from modeling_condenser.evaluation.verdict import MEASURE, Verdict, read_verdict
+from modeling_condenser.files.models import MODULES_FILE, QUERY_FOLDER, EncodingContract
 from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
     atomic_folder,
@@ -52,152 +46,147 @@ from modeling_condenser.files.run_folder import (
     write_json,
 )
 from modeling_condenser.files.settings import parse_settings
-from modeling_condenser.finetuning.finetune import open_trainable
 from modeling_condenser.finetuning.hard_negatives import judged_positives
-from modeling_condenser.publishing.export import write_repository
-from modeling_condenser.publishing.provenance import ADAPTATION, Stage, publishable, read_provenance
+from modeling_condenser.publishing.card import CARD_FILE, write_card
+from modeling_condenser.publishing.export import add_records
+from modeling_condenser.publishing.provenance import (
+    ADAPTATION,
+    RESULTS_FILE,
+    RUNS_FOLDER,
+    Stage,
+    publishable,
+    read_provenance,
+)
 from modeling_condenser.retrieval.bm25 import Bm25
-from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, search_exact_arrays
-from modeling_condenser.retrieval.runs import FEWEST_QUERIES
+from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, search_embeddings
+from modeling_condenser.retrieval.runs import CANDIDATES, FEWEST_QUERIES, Run
 
-from .queries import JUDGED, Query, make_queries, read_queries
-from .recipe import AdaptationRecipe, MapSettings
-from .vector_map import Teacher, TrainingQueries, apply_map, fit_maps, select_queries
+from .cross_validation import (
+    Judge,
+    Values,
+    cross_validate,
+    find_named,
+    group_by_passage,
+    group_questions,
+    make_folds,
+)
+from .query_map import JudgedQueries, Strength, choose_candidates, learn_map, move
+from .recipe import AdaptationRecipe, Use
 
 logger = logging.getLogger(__name__)
 
 VERDICT_FILE = "verdict.json"
-START_EMBEDDINGS = "start-embeddings"
-LEAST_PASSAGES = 64
-MARGIN = 0.005  # least gain on made queries that counts, because they are not those of users
-_DEPTH, _DEV = 100, "dev"
-_MOST_MADE, _LEAST_MADE = 300, 50  # queries of each kind that the verdict is about
-_NO_VERDICT = (
-    f"Nothing decides whether the result is better: there are no dev queries, or fewer than "
-    f"{FEWEST_QUERIES}, and made queries of one kind only. Add dev queries, or a file of queries."
-)
-
-Values = dict[str, float]
-"""Query -> nDCG@10."""
-
-
-@dataclass(frozen=True)
-class VerdictQueries:
-    """Queries of the verdict: their vectors (Q, D), names, and judgements."""
-
-    vectors: np.ndarray
-    names: Sequence[str]
-    qrels: Qrels
+STRENGTHS = (Strength(ridge=8, scale=20), Strength(ridge=32, scale=20))
+MOST_QUERIES = 2_000  # that are learned from
+_USES: tuple[Use, ...] = ("hybrid", "alone")
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What `adapt` did: the folder of the written model, and the verdict."""
+    """What `adapt` did.
+
+    Attributes:
+        model: folder of the written model.
+        is_adapted: whether it is the adapted one, or the start.
+        use: what the map was learned for, which decides.
+        verdicts: "hybrid" and "alone", of the cross-validation; "named" and "others", of questions
+            whose passages other judged questions name, and of those whose passages none names;
+            "dev hybrid" and "dev alone", of dev queries, if there are 20.
+    """
 
     model: Path
-    verdict: Verdict
-    is_adapted: bool  # whether the written model is the adapted one, or the start
+    is_adapted: bool
+    use: Use
+    verdicts: Mapping[str, Verdict]
+
+    @property
+    def system(self) -> str:
+        """What to search with: the written model as it is used."""
+        return f"hybrid:{self.model}" if self.use == "hybrid" else str(self.model)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {verdict}" for name, verdict in self.verdicts.items())
 
 
 def adapt(**settings: Any) -> Adaptation:
-    """Adapt a retriever to the passages of a collection; a finished folder is left unchanged.
+    """Adapt a retriever to a collection by its judged queries; a finished folder is left unchanged.
 
     Args:
-        **settings: fields of `AdaptationRecipe` and of `MapSettings`.
+        **settings: fields of `AdaptationRecipe`.
 
     Raises:
-        ValueError: a setting, the model or the collection does not fit, or `output_dir` holds
-            another run.
-        FileNotFoundError: the model, the collection or the file of queries does not exist.
+        ValueError: a setting, the model or the collection does not fit, fewer than 20 queries are
+            judged, or `output_dir` holds another run.
+        FileNotFoundError: the model or the collection does not exist.
     """
-    recipe, map_settings = parse_settings(settings, AdaptationRecipe, MapSettings)
+    [recipe] = parse_settings(settings, AdaptationRecipe)
     out = Path(recipe.output_dir)
     check_run_folder(out, settings)
+    labels = load_labels(recipe)
     start = open_start(recipe)
-    passages = load_passages(recipe.corpus)
-    n_different = len(set(zip(passages["title"], passages["text"], strict=True)))
-    if n_different < LEAST_PASSAGES:
-        raise ValueError(
-            f"{recipe.corpus} has {n_different} different passages; at least {LEAST_PASSAGES} are "
-            "needed to learn anything: give more text."
-        )
-    queries, dev = collect_queries(recipe, passages), load_dev_queries(recipe)
-    if dev is None and len({query.kind for query in queries}) == 1:
-        raise ValueError(_NO_VERDICT)
+    dev = None
+    if "dev" not in recipe.splits:
+        dev = load_dev(recipe.corpus, judged=recipe.splits[0], reported=labels)
+        if dev is not None and len(judged_positives(dev)) < FEWEST_QUERIES:
+            dev = None
     data = hash_data(
         start.fingerprint,
-        fingerprint_passages(passages),
-        repr(queries),
-        fingerprint_judgements(dev) if dev else "made queries",
+        fingerprint_passages(labels.passages),
+        *(fingerprint_judgements(each) for each in (labels, dev) if each),
     )
     claim_run_folder(out, settings, data)
     if not (out / VERDICT_FILE).is_file():
-        return _Adapter(recipe, map_settings, start, passages, queries, dev).run()
+        return _Adapter(recipe, start, labels, dev).run()
     logger.info("%s is finished.", out)
-    return read_adaptation(out)
+    facts = read_json(out / VERDICT_FILE, {})
+    verdicts = {name: read_verdict(verdict) for name, verdict in facts["verdicts"].items()}
+    return Adaptation(out / MODEL_FOLDER, facts["is_adapted"], recipe.use, verdicts)
 
 
 def open_start(recipe: AdaptationRecipe) -> Retriever:
-    """Open the retriever to adapt, of Transformer and Pooling alone; a ValueError if it cannot be.
-
-    Its vectors are normalised by `Retriever`.
-    """
-    retriever = open_trainable(recipe.model, dtype=recipe.dtype)
-    if retriever.contract.similarity != "cosine":
+    """Open the retriever to adapt; a ValueError if it cannot be adapted."""
+    start = Retriever(recipe.model, dtype=recipe.dtype)
+    if start.contract.similarity != "cosine":
         raise ValueError(
-            f"{recipe.model} compares by {retriever.contract.similarity}, expected a model that "
+            f"{recipe.model} compares by {start.contract.similarity}, expected a model that "
             "compares by the cosine. Fine-tune it with similarity: cosine first."
         )
-    return retriever
+    if (start.folder / QUERY_FOLDER).exists():
+        raise ValueError(f"{recipe.model} is adapted already: adapt its start, with all labels.")
+    EncodingContract.load(start.folder)  # the card needs all fields
+    return start
 
 
-def load_dev_queries(recipe: AdaptationRecipe) -> Collection | None:
-    """The dev queries that decide, which are not trained on; None if fewer than 20 are judged."""
-    trained = load_collection(recipe.corpus, split="train") if recipe.labels else None
-    dev = load_dev(recipe.corpus, judged="train" if recipe.labels else "test", reported=trained)
-    if dev is None or len(dev.qrels) >= FEWEST_QUERIES:
-        return dev
-    logger.info(
-        "%d judged dev queries are fewer than %d: made queries decide instead.",
-        *(len(dev.qrels), FEWEST_QUERIES),
+def load_labels(recipe: AdaptationRecipe) -> Collection:
+    """The judged queries to learn from; a ValueError if they are fewer than 20."""
+    parts, problem = [], ""
+    for split in recipe.splits:
+        try:
+            parts.append(load_collection(recipe.corpus, split=split))
+        except (ValueError, FileNotFoundError) as error:
+            problem = f" ({error})"
+    queries = dict(chain.from_iterable(part.queries.items() for part in parts))
+    qrels: Qrels = {name: {} for part in parts for name in judged_positives(part)}
+    for part in parts:
+        for name in qrels.keys() & part.qrels.keys():
+            qrels[name] |= part.qrels[name]
+    if len(qrels) < FEWEST_QUERIES:
+        raise ValueError(
+            f"{recipe.corpus} has {len(qrels)} judged queries in {', '.join(recipe.splits)}"
+            f"{problem}; at least {FEWEST_QUERIES} are needed, to learn from and to judge. Label "
+            "30 questions (`condenser collect FILES OUT --labels QUESTIONS`), or name other splits."
+        )
+    n_kept = min(recipe.train_size or MOST_QUERIES, MOST_QUERIES)
+    if n_kept < len(qrels):
+        logger.info("%d of %d judged queries are used, at random.", n_kept, len(qrels))
+    order = np.random.default_rng(recipe.seed).permutation(list(qrels))
+    labels = replace(
+        parts[0],
+        queries=queries,
+        qrels=qrels,
+        absent=frozenset[str]().union(*(part.absent for part in parts)),
     )
-    return None
-
-
-def collect_queries(recipe: AdaptationRecipe, passages: Dataset) -> list[Query]:
-    """The queries to train on: made from the passages, of a file, and judged ones."""
-    titles, texts = list(passages["title"]), list(passages["text"])
-    queries = make_queries(titles, texts, kinds=recipe.kinds, n=recipe.n_queries, seed=recipe.seed)
-    if recipe.queries is not None:
-        queries += read_queries(Path(recipe.queries), list(passages["_id"]))
-    if recipe.labels:
-        queries += _judged_queries(recipe, passages)
-    if not queries:
-        raise ValueError(
-            f"No query ({', '.join(recipe.kinds)}) could be made from {recipe.corpus}: set other "
-            "kinds, or give a file of queries (queries)."
-        )
-    return queries
-
-
-def _judged_queries(recipe: AdaptationRecipe, passages: Dataset) -> list[Query]:
-    """The queries of the split train, once for each relevant passage."""
-    judged = load_collection(recipe.corpus, split="train")
-    relevant = judged_positives(judged)
-    rows = find_rows(passages, chain.from_iterable(relevant.values()))
-    queries = []
-    for query_id, positives in relevant.items():
-        for passage_id in positives:
-            queries.append(Query(judged.queries[query_id], rows[passage_id], JUDGED))
-    if recipe.train_size is None:
-        return queries
-    if recipe.train_size > len(queries):
-        raise ValueError(
-            f"train_size is {recipe.train_size}, but {recipe.corpus} has {len(queries)} labelled "
-            "passages in its split train: set a smaller number, or leave it out."
-        )
-    order = np.random.default_rng(recipe.seed).permutation(len(queries))
-    return [queries[i] for i in np.sort(order[: recipe.train_size])]
+    return keep_queries(labels, set(order[:n_kept].tolist()))
 
 
 @dataclass(frozen=True)
@@ -205,148 +194,183 @@ class _Adapter:
     """The stages of an adaptation."""
 
     recipe: AdaptationRecipe
-    settings: MapSettings
     start: Retriever
-    passages: Dataset
-    queries: Sequence[Query]
+    labels: Collection
     dev: Collection | None
 
     def run(self) -> Adaptation:
-        started, out = time.perf_counter(), Path(self.recipe.output_dir)
-        place = self.recipe.embeddings or out / START_EMBEDDINGS
-        stored = encode_collection(self.start, self.passages, place)
-        vectors = np.concatenate([*stored.blocks()])  # (N, D)
-        query_vectors = self.start.encode_queries([query.text for query in self.queries])
-        teacher = Teacher(Bm25(self.passages), vectors, self.settings.bm25_weight)
-        training = select_queries(self.queries, query_vectors, teacher)
-        logger.info("%d of %d queries are kept.", len(training.queries), len(self.queries))
-        matrix, before, after = self.choose_map(training, teacher)
-        verdict = self.verdict(after, before)
-        is_adapted = verdict.outcome == "better" or self.recipe.keep_adapted
+        started, out, recipe = time.perf_counter(), Path(self.recipe.output_dir), self.recipe
+        place = recipe.embeddings or out / EMBEDDINGS_FOLDER
+        embeddings = encode_collection(self.start, self.labels.passages, place)
+        bm25 = Bm25(self.labels.passages)
+        judge, vectors = self.open_judge(self.labels, bm25, embeddings)
+        names = list(self.labels.queries)
+        queries = self.prepare(judge, vectors)
+        strength, verdicts = self.cross_validate(names, queries, judge)
+        candidates = choose_candidates(queries, embeddings)
+        change = learn_map(queries, candidates, strength, with_bm25=recipe.use == "hybrid")
+        if self.dev:
+            judge, vectors = self.open_judge(self.dev, bm25, embeddings)
+            before = judge.measure(list(self.dev.queries), vectors)
+            after = judge.measure(list(self.dev.queries), move(vectors, change))
+            for use in _USES:
+                verdicts[f"dev {use}"] = self.verdict(after[use], before[use], "dev queries")
+        is_adapted = recipe.keep_adapted or is_better(verdicts, recipe.use)
         with atomic_folder(out / MODEL_FOLDER) as folder:
-            if is_adapted:
-                self.write(folder, matrix, self.as_stage(verdict, training.queries))
-            else:
-                shutil.copytree(self.start.folder, folder, dirs_exist_ok=True)
-        self.store_vectors(out, stored, matrix if is_adapted else None)
-        facts = {"verdict": verdict.to_dict(), "is_adapted": is_adapted}
+            self.write(folder, change if is_adapted else None, verdicts)
+        if recipe.embeddings:
+            with atomic_folder(out / EMBEDDINGS_FOLDER) as folder:
+                shutil.copytree(recipe.embeddings, folder, dirs_exist_ok=True)
+        facts = {
+            "is_adapted": is_adapted,
+            "strength": asdict(strength),
+            "verdicts": {name: verdict.to_dict() for name, verdict in verdicts.items()},
+        }
         seconds = round(time.perf_counter() - started, 1)
-        record_run(out, {**facts, "seed": self.recipe.seed, "train_seconds": seconds})
+        record_run(out, {**facts, "seed": recipe.seed, "train_seconds": seconds})
         write_json(out / VERDICT_FILE, facts)
-        return Adaptation(out / MODEL_FOLDER, verdict, is_adapted)
+        return Adaptation(out / MODEL_FOLDER, is_adapted, recipe.use, verdicts)
 
-    def choose_map(
-        self, training: TrainingQueries, teacher: Teacher
-    ) -> tuple[np.ndarray, Values, Values]:
-        """The map that is best, the start's figures, and those of the map.
+    def open_judge(
+        self, collection: Collection, bm25: Bm25, embeddings: Embeddings
+    ) -> tuple[Judge, np.ndarray]:
+        """What measures the queries of a collection, and their vectors."""
+        texts = list(collection.queries.values())
+        run = bm25.search(collection.queries, CANDIDATES)
+        return Judge(embeddings, run, collection.qrels), self.start.encode_queries(texts)
 
-        It is that of the first scale, unless another is significantly better. The figures are of
-        dev queries, or without them of each kind of query, by maps that were trained on the other
-        kinds.
+    def prepare(self, judge: Judge, vectors: np.ndarray) -> JudgedQueries:
+        """The judged queries as rows of the collection."""
+        names, passages = list(self.labels.queries), self.labels.passages
+        positives = judged_positives(self.labels)
+        dense = search_embeddings(judge.passages, vectors, names, depth=CANDIDATES)
+        ids = {*chain(*positives.values()), *chain(*dense.values(), *judge.bm25_run.values())}
+        rows = find_rows(passages, ids)
+        pairs = [(i, rows[each]) for i, name in enumerate(names) for each in positives[name]]
+        return JudgedQueries(
+            vectors,
+            np.array(pairs),
+            _as_rows(dense, names, rows),
+            _as_rows(judge.bm25_run, names, rows),
+            np.stack([_standardise(judge.bm25_run.get(name, {})) for name in names]),
+        )
+
+    def cross_validate(
+        self, names: list[str], queries: JudgedQueries, judge: Judge
+    ) -> tuple[Strength, dict[str, Verdict]]:
+        """Choose the strength, and judge it.
+
+        It is the one that gains most on the questions, among those that lose nothing on questions
+        whose passages no other names; the weakest if there is none.
         """
-        fit = partial(fit_maps, teacher=teacher, settings=self.settings, seed=self.recipe.seed)
-        maps, vectors = fit(training), teacher.passages
-        before, after = dict[str, float](), [dict[str, float]() for _ in maps]
-        for kind, queries in self.verdict_queries(training).items():
-            before |= self.measure(vectors, queries.vectors, queries)
-            maps_of_others = maps if kind == _DEV else fit(training.without(kind))
-            for values, matrix in zip(after, maps_of_others, strict=True):
-                moved = apply_map(vectors, matrix), apply_map(queries.vectors, matrix)
-                values |= self.measure(*moved, queries)
-        best = max(range(len(maps)), key=lambda i: fmean(after[i].values()))
-        if not compare(after[best], after[0], seed=self.recipe.seed).p_value < ALPHA:
-            best = 0
-        logger.info("The scale of the map is %g.", self.settings.scales[best])
-        return maps[best], before, after[best]
-
-    def verdict_queries(self, training: TrainingQueries) -> dict[str, VerdictQueries]:
-        """The queries of the verdict: those of the split dev, or else some of each kind."""
-        if self.dev is not None:
-            vectors = self.start.encode_queries(list(self.dev.queries.values()))
-            return {_DEV: VerdictQueries(vectors, list(self.dev.queries), self.dev.qrels)}
-        ids, queries = list(self.passages["_id"]), training.queries
-        chosen: dict[str, VerdictQueries] = {}
-        for kind in dict.fromkeys(query.kind for query in queries):
-            rows = [row for row, query in enumerate(queries) if query.kind == kind]
-            if len(rows) < min(_LEAST_MADE, len(queries)) or len(rows) == len(queries):
-                continue
-            rows = rows[:_MOST_MADE]
-            qrels = {f"{kind} {row}": {ids[queries[row].passage]: 1} for row in rows}
-            chosen[kind] = VerdictQueries(training.vectors[rows], list(qrels), qrels)
-        if not chosen:
-            raise ValueError(_NO_VERDICT)
-        return chosen
-
-    def measure(self, passages: np.ndarray, vectors: np.ndarray, queries: VerdictQueries) -> Values:
-        """The figure of each query, from vectors (N, D) and (Q, D)."""
-        run = search_exact_arrays(
-            passages,
-            list(self.passages["_id"]),
-            query_embeddings=vectors,
-            query_ids=queries.names,
-            depth=min(_DEPTH, len(passages)),
+        use, seed = self.recipe.use, self.recipe.seed
+        before = judge.measure(names, queries.vectors)
+        groups = group_questions([self.labels.queries[name] for name in names])
+        by_question = make_folds(groups, seed=seed)
+        by_passage = make_folds(group_by_passage(groups, queries.positives), seed=seed)
+        arguments = (names, queries, judge)
+        figures = cross_validate(*arguments, by_question, STRENGTHS, use=use)
+        is_named, unnamed = find_named(by_question, queries.positives), figures
+        if is_named.any():
+            unnamed = cross_validate(*arguments, by_passage, STRENGTHS, use=use)
+        best = choose_strength(
+            [mean_gain(after[use], before[use]) for after in figures],
+            [mean_gain(after[use], before[use]) for after in unnamed],
         )
-        return evaluate_run(queries.qrels, run, measures=[MEASURE]).per_query[MEASURE]
+        asked = f"{len(names)} judged queries, cross-validated"
+        verdicts = {each: self.verdict(figures[best][each], before[each], asked) for each in _USES}
+        if is_named.any():
+            named = [name for name, known in zip(names, is_named, strict=True) if known]
+            asked = f"{len(named)} of these, of whose passages others name one"
+            after = {name: figures[best][use][name] for name in named}
+            verdicts["named"] = self.verdict(after, {n: before[use][n] for n in named}, asked)
+            asked = f"{len(names)}, each by a map of queries that name none of its passages"
+            verdicts["others"] = self.verdict(unnamed[best][use], before[use], asked)
+        return STRENGTHS[best], verdicts
 
-    def verdict(self, after: Values, before: Values) -> Verdict:
-        queries = f"{len(before)} judged dev queries"
-        if self.dev is None:
-            queries = (
-                f"{len(before)} queries made from passages, of kinds that were not trained on; "
-                "this is no evidence for users' queries: add judged dev queries"
-            )
-        return Verdict(
-            compare(after, before, seed=self.recipe.seed),
-            measure=MEASURE,
-            queries=queries,
-            margin=MARGIN if self.dev is None else 0.0,
-        )
+    def verdict(self, after: Values, before: Values, queries: str) -> Verdict:
+        comparison = compare(after, before, seed=self.recipe.seed)
+        return Verdict(comparison, measure=MEASURE, queries=queries)
 
-    def as_stage(self, verdict: Verdict, trained: Sequence[Query]) -> Stage:
-        """The adaptation as a stage of the model's provenance."""
-        n_judged = sum(query.kind == JUDGED for query in trained)
-        counts = {"n_passages": len(self.passages), "n_queries": len(trained) - n_judged}
-        if n_judged:
-            counts["n_judgements"] = n_judged
-        run = {**describe_machine(), **counts, "objective": "adapt", "verdict": str(verdict)}
-        settings = {**asdict(self.recipe), **asdict(self.settings)}
+    def write(self, folder: Path, change: np.ndarray | None, verdicts: dict[str, Verdict]) -> None:
+        """Write the start, with the map in its route of queries if there is one."""
+        start = self.start.folder
+        if change is None:
+            shutil.copytree(start, folder, dirs_exist_ok=True)
+            return
+        of_start = shutil.ignore_patterns(CARD_FILE, RESULTS_FILE, RUNS_FOLDER, ".*")
+        shutil.copytree(start, folder, dirs_exist_ok=True, ignore=of_start)
+        write_query_route(folder, change)
+        run = {
+            **describe_machine(),
+            "objective": "adapt",
+            "n_passages": len(self.labels.passages),
+            "n_queries": len(self.labels.queries),
+            "verdict": str(verdicts[self.recipe.use]),
+        }
+        settings = asdict(self.recipe)
         recipe = publishable({"encoder": settings.pop("model"), **settings})
-        return Stage(ADAPTATION, recipe, publishable(run))
-
-    def write(self, folder: Path, matrix: np.ndarray, stage: Stage) -> None:
-        """Write the start's encoder, followed by the map."""
-        start = open_trainable(self.recipe.model)  # in float32, whatever the dtype of encoding is
-        transformer: Any = start.model[0]
-        folder_of_config = start.folder / module_paths(start.folder)[0]
-        precision = AutoConfig.from_pretrained(folder_of_config).dtype or torch.float32
-        write_repository(
-            folder,
-            transformer.model.to(precision),
-            transformer.tokenizer,
-            start.contract,
-            [*read_provenance(start.folder), stage],
-            matrix=torch.from_numpy(matrix),
-        )
-
-    def store_vectors(self, out: Path, stored: Embeddings, matrix: np.ndarray | None) -> None:
-        """Write the vectors of the written model, which a search finds beside it."""
-        folder = out / EMBEDDINGS_FOLDER
-        shutil.rmtree(folder, ignore_errors=True)  # of a killed call
-        model = Retriever(out / MODEL_FOLDER, dtype=self.recipe.dtype)
-        embeddings = claim_folder(model, self.passages, folder, shard_size=stored.shard_size)
-        for shard, block in enumerate(stored.blocks()):
-            moved = block if matrix is None else apply_map(block, matrix)
-            embeddings.write_shard(shard, moved)
+        stages = [*read_provenance(start), Stage(ADAPTATION, recipe, publishable(run))]
+        add_records(folder, stages)
+        write_card(folder)
 
 
-def read_adaptation(out: Path) -> Adaptation:
-    """Read what an earlier call did in this folder."""
-    facts = read_json(out / VERDICT_FILE, {})
-    verdict = dict(facts["verdict"])
-    del verdict["outcome"]  # which follows from the figures
-    comparison = verdict.pop("comparison")
-    if comparison["interval"] is not None:
-        comparison["interval"] = tuple(comparison["interval"])  # a list in JSON
-    return Adaptation(
-        out / MODEL_FOLDER, Verdict(Comparison(**comparison), **verdict), facts["is_adapted"]
-    )
+def choose_strength(gains: Sequence[float], gains_of_others: Sequence[float]) -> int:
+    """The place of the strength with the greatest gain, among those whose others lose nothing.
+
+    If they lose with every strength, it is the one with which they lose least.
+    """
+    kept = [i for i, gain in enumerate(gains_of_others) if gain >= 0]
+    if not kept:
+        return int(np.argmax(gains_of_others))
+    return max(kept, key=lambda i: gains[i])
+
+
+def is_better(verdicts: Mapping[str, Verdict], use: Use) -> bool:
+    """Whether cross-validation or dev queries say better, and neither shows a loss."""
+    judges = [verdicts[name] for name in (use, f"dev {use}") if name in verdicts]
+    is_loss = any(verdict.comparison.difference < 0 for verdict in judges)
+    return not is_loss and any(verdict.outcome == "better" for verdict in judges)
+
+
+def write_query_route(folder: Path, change: np.ndarray) -> None:
+    """Add a map to the queries of a sentence-transformers model: a router, before normalisation.
+
+    The list of the start's modules is kept in it, because vectors of passages depend on it alone.
+    """
+    from sentence_transformers.sentence_transformer.modules import Dense, Dropout, Router
+
+    size = len(change)
+    matrix = torch.eye(size) + torch.from_numpy(change)
+    dense = Dense(size, size, bias=False, activation_function=None, init_weight=matrix)
+    (folder / QUERY_FOLDER).mkdir()
+    nothing = Dropout(0.0)
+    Router.for_query_document([dense], [nothing]).save(str(folder / QUERY_FOLDER))
+    shutil.copyfile(folder / MODULES_FILE, folder / QUERY_FOLDER / MODULES_FILE)
+    modules = read_json(folder / MODULES_FILE, [])
+    place = len(modules) - modules[-1]["type"].endswith(".Normalize")
+    kind = f"{Router.__module__}.{Router.__name__}"
+    modules.insert(place, {"path": QUERY_FOLDER, "type": kind})
+    listed = [{**module, "idx": i, "name": str(i)} for i, module in enumerate(modules)]
+    write_json(folder / MODULES_FILE, listed)
+
+
+def mean_gain(after: Values, before: Values) -> float:
+    return fmean(after[name] - before[name] for name in before)
+
+
+def _as_rows(run: Run, names: Sequence[str], rows: Mapping[str, int]) -> np.ndarray:
+    """The rows of a run's passages, (Q, 100); 0 where there are fewer."""
+    found = np.zeros((len(names), CANDIDATES), dtype=np.int64)
+    for place, name in enumerate(names):
+        best = [rows[each] for each in run.get(name, {})]
+        found[place, : len(best)] = best
+    return found
+
+
+def _standardise(scores: Mapping[str, float]) -> np.ndarray:
+    """Scores in deviations above the lowest, (100,) float32; 0 where there is none."""
+    points, values = np.zeros(CANDIDATES, dtype=np.float32), np.array([*scores.values()])
+    if len(set(values)) > 1:
+        points[: len(values)] = (values - values.min()) / values.std()
+    return points

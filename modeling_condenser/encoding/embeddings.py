@@ -94,7 +94,7 @@ class Embeddings:
     n_passages: int
     dimension: int
     shard_size: int  # rows of every shard but the last
-    retriever: str = ""  # `Retriever.fingerprint`
+    retriever: str = ""  # `Retriever.passage_fingerprint`
     contract: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the retriever
     passages: str = ""  # fingerprint of ids, titles and texts
 
@@ -359,7 +359,7 @@ def encode_collection(
     if (Path(folder) / MANIFEST_FILE).is_file():
         earlier = Embeddings.open(folder, complete=False)
         is_changed = earlier.passages != fingerprint_passages(passages)
-        if is_changed and earlier.retriever == retriever.fingerprint:
+        if is_changed and earlier.retriever == retriever.passage_fingerprint:
             return _update(retriever, passages, earlier, devices, replace_all)
     embeddings = claim_folder(retriever, passages, folder, shard_size=shard_size)
     _encode_missing(retriever, passages, embeddings, devices)
@@ -381,7 +381,7 @@ def claim_folder(
         n_passages=len(passages),
         dimension=retriever.dimension,
         shard_size=shard_size or min(8192, max(256, sixteenth)),
-        retriever=retriever.fingerprint,
+        retriever=retriever.passage_fingerprint,
         contract=asdict(retriever.contract),
         passages=fingerprint_passages(passages),
     )

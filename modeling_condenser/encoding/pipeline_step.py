@@ -63,7 +63,7 @@ class EncodeShards:
             return
         retriever, passages = self._open(), load_passages(self.collection)
         prepared = (embeddings.retriever, embeddings.passages)
-        if prepared != (retriever.fingerprint, fingerprint_passages(passages)):
+        if prepared != (retriever.passage_fingerprint, fingerprint_passages(passages)):
             raise ValueError(
                 f"{self.folder} was prepared for another model or other passages: pass the same"
                 " model, settings and collection, or prepare another folder."

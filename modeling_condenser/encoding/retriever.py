@@ -25,7 +25,13 @@ import numpy as np
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from sentence_transformers.sentence_transformer.modules import (
+    Dropout,
+    Module,
+    Normalize,
+    Pooling,
+    Router,
+)
 from torch import nn
 from torch.nn import functional as F
 from tqdm.auto import tqdm
@@ -131,12 +137,22 @@ class Retriever:
     @property
     def fingerprint(self) -> str:
         """Identifies the model's files, contract, dtype and dimension, whatever the folder."""
+        return self._fingerprints[0]
+
+    @property
+    def passage_fingerprint(self) -> str:
+        """The same for its vectors of passages; that of its start if only queries were adapted."""
+        return self._fingerprints[1]
+
+    @property
+    def _fingerprints(self) -> tuple[str, str]:
         if self.truncate_dim is None:
-            return self._model_fingerprint
-        return f"{self._model_fingerprint} {self.truncate_dim}"
+            return self._model_fingerprints
+        whole, passages = self._model_fingerprints
+        return f"{whole} {self.truncate_dim}", f"{passages} {self.truncate_dim}"
 
     @cached_property
-    def _model_fingerprint(self) -> str:
+    def _model_fingerprints(self) -> tuple[str, str]:
         return fingerprint_model(self.folder, self.contract, dtype=self.dtype)
 
     def truncated(self, dimension: int) -> "Retriever":
@@ -158,7 +174,7 @@ class Retriever:
         """Encode N queries with the query prompt: (N, D) float32."""
         contract = self.contract
         length, prompt = contract.query_max_length, contract.query_prompt
-        return self._encode(texts, lambda _, text: contract.query(text), length, prompt)
+        return self._encode(texts, lambda _, text: contract.query(text), length, prompt, "query")
 
     def encode_passages(
         self, passages: Dataset | Sequence[str], *, progress: tqdm | None = None
@@ -170,7 +186,9 @@ class Retriever:
         """
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
-        return self._encode(passages, contract.passage, length, prompt, progress=progress)
+        return self._encode(
+            passages, contract.passage, length, prompt, "document", progress=progress
+        )
 
     def search(
         self, queries: Sequence[str], passages: Sequence[str], *, depth: int = 10
@@ -203,17 +221,18 @@ class Retriever:
         write: Callable[[str, str], str],
         max_length: int,
         prompt: str,
+        task: str,
         *,
         progress: tqdm | None = None,
     ) -> np.ndarray:
-        """Encode `write(title, text)` of each row."""
+        """Encode `write(title, text)` of each row; `task` is the route of a model that has some."""
         if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
             raise ValueError(f"Got {texts!r:.80}, expected a list of texts, such as [text].")
         if not isinstance(texts, Dataset):
             texts = list(texts)
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         self.model.eval()
-        extra = self._prompt_features(prompt)
+        extra = {**self._prompt_features(prompt), "task": task}
 
         def tokenize(first: int) -> Tokens:
             with self._tokenizing:
@@ -439,6 +458,7 @@ def accept_packed(model: SentenceTransformer) -> bool:
 def _can_pack(transformer: Any, pooling: Any, *following: Any) -> bool:
     """Return whether a supported encoder is pooled and later modules read only the vector."""
     encoder = transformer.model
+    parts = [part for module in following for part in module.modules()]  # of a router, too
     return (
         encoder.config.model_type in SUPPORTED_ENCODERS  # for which tests compare vectors
         and packing.why_not_packed(encoder) is None
@@ -447,9 +467,10 @@ def _can_pack(transformer: Any, pooling: Any, *following: Any) -> bool:
         and not any(getattr(module, "is_causal", False) for module in encoder.modules())
         and isinstance(pooling, Pooling)
         and all(
-            isinstance(module, Normalize)
+            isinstance(module, Normalize | Dropout | Router)
             or getattr(module, "module_input_name", None) == "sentence_embedding"
-            for module in following
+            for module in parts
+            if isinstance(module, Module)
         )
     )
 

@@ -1,5 +1,6 @@
 """Whether a changed model is better than its start, on dev queries."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,18 +25,16 @@ class Verdict:
         comparison: of the model (system) with its start (baseline).
         measure: such as "nDCG@10".
         queries: what the queries are, such as "300 judged dev queries".
-        margin: least difference that counts as better.
     """
 
     comparison: Comparison
     measure: str
     queries: str
-    margin: float = 0.0
 
     @property
     def outcome(self) -> Outcome:
-        """Better or worse if the difference is significant, and for better above the margin."""
-        if self.comparison.p_value < ALPHA and self.comparison.difference > self.margin:
+        """Better or worse if the difference is significant."""
+        if self.comparison.p_value < ALPHA and self.comparison.difference > 0:
             return "better"
         if self.comparison.p_value < ALPHA and self.comparison.difference < 0:
             return "worse"
@@ -57,6 +56,15 @@ class Verdict:
         if self.outcome == "no difference" and c.better + c.equal + c.worse < _FEW:
             text += "; so few queries show only large differences"
         return text
+
+
+def read_verdict(facts: Mapping[str, Any]) -> Verdict:
+    """Read what `Verdict.to_dict` wrote to a JSON file."""
+    comparison = Comparison(**facts["comparison"])
+    if comparison.interval is not None:
+        comparison = comparison._replace(interval=tuple(comparison.interval))
+    kept = {name: facts[name] for name in ("measure", "queries")}
+    return Verdict(comparison, **kept)
 
 
 def compare_with_start(

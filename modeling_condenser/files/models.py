@@ -38,7 +38,7 @@ Dtype = Literal["float32", "bfloat16", "int8"]
 
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
-DENSE_FOLDER = "2_Dense"  # of an adapted model: the map of its vectors
+QUERY_FOLDER = "query_Router"  # of an adapted model: the map of its query vectors
 MODULES_CONFIG_FILE = "config_sentence_transformers.json"
 INT8_FILE = "onnx/model_qint8.onnx"  # of `condenser export --onnx int8`
 STARTER = "starter"
@@ -455,19 +455,37 @@ def _check_transformer(folder: Path, transformer: Any) -> None:
         )
 
 
-def fingerprint_model(folder: Path, contract: EncodingContract, *, dtype: Dtype = "float32") -> str:
-    """SHA-256 of all that a model's vectors depend on: its files, a contract and a dtype."""
-    digest = hashlib.sha256(json.dumps([asdict(contract), dtype]).encode())
-    files = set(folder.glob(MODULES_FILE)) | set(folder.glob(MODULES_CONFIG_FILE))
+def fingerprint_model(
+    folder: Path, contract: EncodingContract, *, dtype: Dtype = "float32"
+) -> tuple[str, str]:
+    """SHA-256 of all that a model's vectors depend on: its files, a contract and a dtype.
+
+    Returns:
+        That of all vectors, and that of passages, which leaves out a map of queries.
+    """
+    files = {file.name: file for file in map(folder.joinpath, (MODULES_FILE, MODULES_CONFIG_FILE))}
+    files = {name: file for name, file in files.items() if file.is_file()}
     for path in module_paths(folder):
         # The transformer's folder also holds cards and records.
         is_transformer = path == module_paths(folder)[0]
         for pattern in _TRANSFORMER_FILES if is_transformer else _MODULE_FILES:
-            files.update((folder / path).glob(pattern))
+            for file in (folder / path).glob(pattern if is_transformer else f"**/{pattern}"):
+                files[file.relative_to(folder).as_posix()] = file
     if dtype == "int8":
-        files.add(_int8_file(folder))
-    for file in sorted(files):
-        digest.update(file.relative_to(folder).as_posix().encode())
+        files[INT8_FILE] = _int8_file(folder)
+    map_of_queries = f"{QUERY_FOLDER}/"
+    of_passages = {
+        name: each for name, each in files.items() if not name.startswith(map_of_queries)
+    }
+    if (modules_of_start := folder / QUERY_FOLDER / MODULES_FILE).is_file():
+        of_passages[MODULES_FILE] = modules_of_start
+    return _hash_files(files, contract, dtype), _hash_files(of_passages, contract, dtype)
+
+
+def _hash_files(files: Mapping[str, Path], contract: EncodingContract, dtype: Dtype) -> str:
+    digest = hashlib.sha256(json.dumps([asdict(contract), dtype]).encode())
+    for name, file in sorted(files.items(), key=lambda item: Path(item[0])):
+        digest.update(name.encode())
         digest.update(bytes.fromhex(checksum_file(file)))
     return digest.hexdigest()
 

@@ -57,7 +57,7 @@ _OBJECTIVES = {
     "triplet": "a triplet loss",
     "margin_mse": "margin-MSE distillation of a cross-encoder",
     "kl": "distillation of a cross-encoder's distribution",
-    "adapt": "a linear map of the vectors",
+    "adapt": "a linear map of query vectors",
 }
 # Name, objective or setting of a stage -> key in references.bib.
 _PAPERS = {

@@ -10,20 +10,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import write_encoder
 from modeling_condenser.files.models import (
-    DENSE_FOLDER,
     INT8_FILE,
-    MODULES_FILE,
     EncodingContract,
     find_model_folder,
     is_checkpoint,
     quiet_loading,
 )
-from modeling_condenser.files.run_folder import DATA, atomic_folder, read_json, write_json
+from modeling_condenser.files.run_folder import DATA, atomic_folder
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 
@@ -131,7 +128,7 @@ def _write_backbone(folder: Path, source: Path, contract: dict[str, Any] | None)
     model, info = loaded
     refuse_incomplete(source, info["missing_keys"], set())
     model.save_encoder(folder, contract=contract)
-    _add_records(folder, read_provenance(source))
+    add_records(folder, read_provenance(source))
 
 
 def write_repository(
@@ -141,39 +138,20 @@ def write_repository(
     contract: EncodingContract,
     stages: Sequence[Stage],
     *,
-    matrix: torch.Tensor | None = None,
     with_card: bool = True,
 ) -> None:
     """Write the repository of an encoder that `stages` made into an empty folder.
 
-    With a `matrix` (D, D), pooled vectors v become v @ matrix, by a module of sentence-transformers
-    before normalisation. The tokenizer is changed (`save_tokenizer`).
+    The tokenizer is changed (`save_tokenizer`).
     """
     with quiet_loading():
         write_encoder(folder, encoder, tokenizer, asdict(contract))
-    if matrix is not None:
-        _add_dense(folder, matrix)
-    _add_records(folder, stages)
+    add_records(folder, stages)
     if with_card:
         write_card(folder)
 
 
-def _add_dense(folder: Path, matrix: torch.Tensor) -> None:
-    """Add a linear module between pooling and normalisation."""
-    from sentence_transformers.sentence_transformer.modules import Dense  # takes seconds
-
-    size = len(matrix)
-    dense = Dense(size, size, bias=False, activation_function=None, init_weight=matrix.T.clone())
-    (folder / DENSE_FOLDER).mkdir()
-    dense.save(str(folder / DENSE_FOLDER))
-    modules = read_json(folder / MODULES_FILE, [])
-    kind = f"{Dense.__module__}.{Dense.__name__}"
-    modules.insert(2, {"path": DENSE_FOLDER, "type": kind})
-    listed = [{**module, "idx": i, "name": str(i)} for i, module in enumerate(modules)]
-    write_json(folder / MODULES_FILE, listed)
-
-
-def _add_records(folder: Path, stages: Sequence[Stage]) -> None:
+def add_records(folder: Path, stages: Sequence[Stage]) -> None:
     """Add evaluation script and provenance to an encoder."""
     shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
     write_provenance(folder, stages)

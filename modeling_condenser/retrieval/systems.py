@@ -304,7 +304,7 @@ def _open_dense(
     retriever = system.open()
     retriever.check_inner_product()
     encoder = retriever
-    if read_json(place / MANIFEST_FILE, {}).get("retriever") != retriever.fingerprint:
+    if read_json(place / MANIFEST_FILE, {}).get("retriever") != retriever.passage_fingerprint:
         encoder = system.without("truncate_dim").open()  # vectors are stored with all numbers
     if not place.exists():
         _copy_stored(encoder, passages, place)
@@ -316,7 +316,7 @@ def _open_dense(
         replace_all=replace_all,
     )
     if encoder.dimension != retriever.dimension:
-        vectors = vectors.truncated(retriever.dimension, retriever=retriever.fingerprint)
+        vectors = vectors.truncated(retriever.dimension, retriever=retriever.passage_fingerprint)
     if settings.is_exact:
         return DenseSearcher(retriever, vectors, None, 4 * vectors.dimension)
     name = f"index-{settings.index}"
@@ -333,7 +333,7 @@ def _copy_stored(retriever: "Retriever", passages: Dataset, place: Path) -> None
     """Copy the vectors that `adapt` stored beside its model, if they are of these passages."""
     stored = retriever.folder.parent / EMBEDDINGS_FOLDER
     manifest = read_json(stored / MANIFEST_FILE, {})
-    if manifest.get("retriever") != retriever.fingerprint:
+    if manifest.get("retriever") != retriever.passage_fingerprint:
         return
     if manifest["passages"] == fingerprint_passages(passages):
         with atomic_folder(place) as new:

@@ -114,7 +114,7 @@ def test_the_summary_is_true_of_each_kind_of_start_and_stage(write):
         (
             [random, adapted],
             f"A dense retriever, trained from random weights: {mlm}, then adapted by a linear map "
-            "of the vectors. Verdict against its start: better: 0.5 \\| 0.4.",
+            "of query vectors. Verdict against its start: better: 0.5 \\| 0.4.",
         ),
     ):
         card = write(*stages)

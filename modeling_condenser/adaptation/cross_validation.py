@@ -1,0 +1,128 @@
+"""Cross-validation of query maps: each judged query is ranked by a map of other queries.
+
+Folds by question answer whether future questions like the judged ones gain. Near-copies of a
+question are in one fold. Folds by passage answer what happens to questions whose passages no label
+names: questions that share a passage are in one fold, too.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from modeling_condenser.collection.collection import Qrels
+from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.evaluation.measures import evaluate_run
+from modeling_condenser.evaluation.verdict import MEASURE
+from modeling_condenser.files.run_folder import bar, show_bars
+from modeling_condenser.retrieval.dense import search_embeddings
+from modeling_condenser.retrieval.runs import CANDIDATES, DEFAULT, Run
+
+from .query_map import JudgedQueries, Strength, choose_candidates, learn_map, move
+from .recipe import Use
+
+N_FOLDS = 5
+
+Values = dict[str, float]
+"""Query -> nDCG@10."""
+
+Figures = Mapping[Use, Values]
+"""How the model is used -> values."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Measures query vectors, alone and with BM25.
+
+    Attributes:
+        passages: embeddings of the collection.
+        bm25_run: of all queries.
+        qrels: of all queries.
+    """
+
+    passages: Embeddings
+    bm25_run: Run
+    qrels: Qrels
+
+    def measure(self, names: Sequence[str], vectors: np.ndarray) -> Figures:
+        """The figures of queries with vectors (Q, D)."""
+        with show_bars(False):
+            dense = search_embeddings(self.passages, vectors, names, depth=CANDIDATES)
+        bm25 = {name: self.bm25_run.get(name, {}) for name in names}
+        qrels = {name: self.qrels[name] for name in names}
+        runs: dict[Use, Run] = {"alone": dense, "hybrid": DEFAULT.fuse(bm25, dense)}
+        return {
+            use: evaluate_run(qrels, run, measures=[MEASURE]).per_query[MEASURE]
+            for use, run in runs.items()
+        }
+
+
+def group_questions(texts: Sequence[str]) -> np.ndarray:
+    """Numbers, (Q,), that are equal for questions of the same words, whatever their order."""
+    words = [" ".join(sorted(set(re.findall(r"\w+", text.casefold())))) for text in texts]
+    return np.unique(words, return_inverse=True)[1]
+
+
+def group_by_passage(groups: np.ndarray, positives: np.ndarray) -> np.ndarray:
+    """Numbers, (Q,), that are equal for questions of one group (Q,), or that share a passage.
+
+    `positives` are (P, 2) pairs of a question and a passage.
+    """
+    n_groups = groups.max() + 1
+    edges = (groups[positives[:, 0]], n_groups + positives[:, 1])
+    size = n_groups + positives[:, 1].max() + 1
+    graph = coo_array((np.ones(len(positives)), edges), shape=(size, size))
+    return connected_components(graph, directed=False)[1][groups]
+
+
+def make_folds(groups: np.ndarray, *, seed: int = 0) -> np.ndarray:
+    """The fold of each question, (Q,): groups stay together, and folds are of about equal size."""
+    numbers, sizes = np.unique(groups, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(numbers))
+    order = order[np.argsort(-sizes[order], kind="stable")]
+    filled, fold_of = np.zeros(N_FOLDS, dtype=int), {}
+    for place in order:
+        fold_of[numbers[place]] = smallest = int(filled.argmin())
+        filled[smallest] += sizes[place]
+    return np.array([fold_of[group] for group in groups])
+
+
+def find_named(folds: np.ndarray, positives: np.ndarray) -> np.ndarray:
+    """Whether a question of another fold has a passage of this one, (Q,) bool.
+
+    `positives` are (P, 2) pairs of a question and a passage.
+    """
+    _, passages = np.unique(positives[:, 1], return_inverse=True)
+    is_in = np.zeros((passages.max() + 1, N_FOLDS), dtype=bool)
+    is_in[passages, folds[positives[:, 0]]] = True
+    is_shared = is_in.sum(axis=1)[passages] > 1
+    is_named = np.zeros(len(folds), dtype=bool)
+    is_named[positives[is_shared, 0]] = True
+    return is_named
+
+
+def cross_validate(
+    names: Sequence[str],
+    queries: JudgedQueries,
+    judge: Judge,
+    folds: np.ndarray,
+    strengths: Sequence[Strength],
+    *,
+    use: Use,
+) -> list[Figures]:
+    """The figures of all queries for each strength, each by the map of the other folds."""
+    figures: list[dict[Use, Values]] = [{"alone": {}, "hybrid": {}} for _ in strengths]
+    for fold in bar(np.unique(folds), "folds", unit="fold"):
+        inside, outside = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+        learned = queries.select(outside)
+        candidates = choose_candidates(learned, judge.passages)
+        asked = [names[place] for place in inside]
+        for strength, found in zip(strengths, figures, strict=True):
+            change = learn_map(learned, candidates, strength, with_bm25=use == "hybrid")
+            measured = judge.measure(asked, move(queries.vectors[inside], change))
+            for each, values in measured.items():
+                found[each] |= values
+    return figures

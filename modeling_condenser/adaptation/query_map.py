@@ -1,0 +1,167 @@
+"""Learn a linear map of query vectors from judged queries: q becomes q + A q.
+
+Each judged query is ranked against all passages, whose vectors are stored and stay as they are. A
+has D * D numbers. The loss of a query is the cross-entropy of
+
+    softmax(w * cosine(q + A q, p) / t + BM25(q, p))    over all passages p,
+
+where BM25 is standardised over its best 100 passages, and counts as the lowest of them elsewhere,
+as in `Fusion`; for a model that is used alone, it is left out. Any of a query's relevant passages
+satisfies it: their probabilities are added up. To the mean is added ridge * |A|^2 / D. L-BFGS finds
+the minimum from A = 0, in about 15 steps over all queries, without a learning rate or a seed.
+
+The passages of a large collection are sampled (`choose_candidates`). Search-Adaptor (Yoon et al.
+2023, arXiv 2310.08750) maps queries and passages by one matrix, and LlamaIndex's adapter maps
+queries with the negatives of a batch; neither of them has BM25 in its loss.
+D numbers in a vector, Q queries, N passages, C candidates, k best passages.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from modeling_condenser.encoding.embeddings import Embeddings
+
+MOST_CANDIDATES = 50_000  # passages in memory
+_STEPS, _QUERIES_AT_ONCE = 15, 128
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How far a map may move queries: a ridge, and the weight of cosines, w / t."""
+
+    ridge: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class JudgedQueries:
+    """Q queries that a map is learned from.
+
+    Attributes:
+        vectors: (Q, D) float32, at length 1.
+        positives: (P, 2) pairs of a query and the row of a passage that is relevant to it.
+        dense, bm25: (Q, k) rows of the best passages of the start and of BM25, best first.
+        bm25_scores: (Q, k) float32, standardised, above the lowest; 0 for passages not found.
+    """
+
+    vectors: np.ndarray
+    positives: np.ndarray
+    dense: np.ndarray
+    bm25: np.ndarray
+    bm25_scores: np.ndarray
+
+    def select(self, places: np.ndarray) -> Self:
+        """Some of the queries, (k,)."""
+        new_places = np.full(len(self.vectors), -1)
+        new_places[places] = np.arange(len(places))
+        queries = new_places[self.positives[:, 0]]
+        positives = np.stack([queries, self.positives[:, 1]], axis=1)[queries >= 0]
+        others = (self.dense[places], self.bm25[places], self.bm25_scores[places])
+        return type(self)(self.vectors[places], positives, *others)
+
+    def batches(self) -> Iterator[Self]:
+        for first in range(0, len(self.vectors), _QUERIES_AT_ONCE):
+            yield self.select(np.arange(len(self.vectors))[first : first + _QUERIES_AT_ONCE])
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The passages that queries are ranked against.
+
+    Attributes:
+        rows: (C,) of the collection, ascending.
+        vectors: (C, D) float32.
+        bias: (C,) float32, the logarithm of how many passages a candidate stands for.
+    """
+
+    rows: np.ndarray
+    vectors: np.ndarray
+    bias: np.ndarray
+
+    def places(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The candidates with these rows of the collection, and whether there are such."""
+        places = np.searchsorted(self.rows, rows).clip(max=len(self.rows) - 1)
+        return places, self.rows[places] == rows
+
+
+def choose_candidates(
+    queries: JudgedQueries, passages: Embeddings, *, most: int = MOST_CANDIDATES, seed: int = 0
+) -> Candidates:
+    """All passages; of more than `most`, the relevant, the hard ones and random others.
+
+    Hard ones are the first of the start and of BM25 for each query, until they are half of the
+    candidates. A random one stands for all that are not chosen (sampled softmax).
+    """
+    n = passages.n_passages
+    if n <= most:
+        rows = np.arange(n)
+        return Candidates(rows, passages.vectors(rows), np.zeros(n, dtype=np.float32))
+    chosen = np.unique(queries.positives[:, 1])
+    for place in range(queries.dense.shape[1]):
+        more = np.union1d(chosen, [queries.dense[:, place], queries.bm25[:, place]])
+        if len(more) > most // 2:
+            break
+        chosen = more
+    others = np.setdiff1d(np.arange(n), chosen)
+    drawn = np.random.default_rng(seed).choice(others, max(most - len(chosen), 1), replace=False)
+    rows = np.sort(np.concatenate([chosen, drawn]))
+    bias = np.where(np.isin(rows, drawn), np.log(len(others) / len(drawn)), 0)
+    return Candidates(rows, passages.vectors(rows), bias.astype(np.float32))
+
+
+def learn_map(
+    queries: JudgedQueries, candidates: Candidates, strength: Strength, *, with_bm25: bool
+) -> np.ndarray:
+    """Learn A, (D, D) float32."""
+    size = queries.vectors.shape[1]
+    change = torch.zeros(size, size, requires_grad=True)
+    optimizer = torch.optim.LBFGS([change], max_iter=_STEPS, line_search_fn="strong_wolfe")
+    batches = list(queries.batches())
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = strength.ridge / size * change.square().sum()
+        loss.backward()
+        for batch in batches:
+            part = ranking_losses(change, batch, candidates, strength.scale, with_bm25=with_bm25)
+            part = part.sum() / len(queries.vectors)
+            part.backward()
+            loss = loss + part
+        return loss.detach()
+
+    optimizer.step(closure)
+    return change.detach().numpy()
+
+
+def ranking_losses(
+    change: torch.Tensor,
+    queries: JudgedQueries,
+    candidates: Candidates,
+    scale: float,
+    *,
+    with_bm25: bool,
+) -> torch.Tensor:
+    """The cross-entropy of each query, (Q,), which has the candidates' gradients in A, (D, D)."""
+    vectors = torch.from_numpy(queries.vectors)
+    moved = F.normalize(vectors + vectors @ change.T)  # (Q, D)
+    scores = scale * (moved @ torch.from_numpy(candidates.vectors).T)  # (Q, C)
+    scores = scores + torch.from_numpy(candidates.bias)
+    if with_bm25:
+        places, is_candidate = candidates.places(queries.bm25)
+        points = torch.from_numpy(np.where(is_candidate, queries.bm25_scores, 0))
+        scores = scores.scatter_add(1, torch.from_numpy(places), points)
+    owners = torch.from_numpy(queries.positives[:, 0])
+    columns = torch.from_numpy(candidates.places(queries.positives[:, 1])[0])
+    of_positives = torch.full_like(scores, -torch.inf)
+    of_positives[owners, columns] = scores[owners, columns]
+    return scores.logsumexp(dim=1) - of_positives.logsumexp(dim=1)
+
+
+def move(vectors: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """Query vectors (Q, D) moved by A (D, D) and normalised, float32."""
+    return F.normalize(torch.from_numpy(vectors + vectors @ change.T)).numpy()

@@ -1,0 +1,60 @@
+"""Folds of judged questions, and maps that are judged by questions of other folds."""
+
+import numpy as np
+
+from modeling_condenser.adaptation.cross_validation import (
+    Judge,
+    cross_validate,
+    find_named,
+    group_by_passage,
+    group_questions,
+    make_folds,
+)
+from modeling_condenser.adaptation.query_map import Strength
+from tests.adaptation.making import judged, store, unit
+
+
+def test_near_copies_and_questions_of_a_passage_are_grouped():
+    texts = ["What is flu?", "what is FLU", "flu, what is", "What causes flu?", "flu shots", "pain"]
+    groups = group_questions(texts)
+    assert groups[0] == groups[1] == groups[2]
+    assert len(set(groups)) == 4
+    pairs = np.array([(0, 5), (1, 6), (2, 7), (3, 7), (4, 9), (5, 8), (5, 9)])
+    together = group_by_passage(groups, pairs)
+    assert together[0] == together[3] and together[4] == together[5]  # 0 and 2 are copies
+    assert len(set(together)) == 2
+
+
+def test_a_group_is_in_one_fold_and_folds_are_of_equal_size():
+    groups = np.repeat(np.arange(30), 2)
+    folds = make_folds(groups, seed=3)
+    assert (folds[::2] == folds[1::2]).all()
+    assert np.bincount(folds).tolist() == [12] * 5
+    assert not np.array_equal(folds, make_folds(groups, seed=4))
+
+
+def test_named_questions_are_those_whose_passage_another_fold_has():
+    pairs = np.array([(0, 7), (1, 7), (2, 8), (3, 8), (4, 9), (4, 7)])
+    assert find_named(np.array([0, 1, 2, 2, 3]), pairs).tolist() == [1, 1, 0, 0, 1]
+
+
+def test_a_question_is_ranked_by_a_map_of_other_folds(tmp_path):
+    random = np.random.default_rng(0)
+    passages = unit(random.normal(size=(120, 8)))
+    turn = np.linalg.qr(random.normal(size=(8, 8)))[0].astype(np.float32)
+    names = [f"q{i}" for i in range(60)]
+    qrels = {name: {f"p{i}": 1} for i, name in enumerate(names)}
+    judge = Judge(store(passages, tmp_path), {}, qrels)
+    folds = make_folds(np.arange(60))
+
+    def validate(vectors):
+        queries = judged(vectors, [(i, i) for i in range(60)])
+        strength = Strength(ridge=0.01, scale=10)
+        [figures] = cross_validate(names, queries, judge, folds, [strength], use="alone")
+        return np.mean([figures["alone"][name] for name in names])
+
+    turned = passages[:60] @ turn
+    before = np.mean(list(judge.measure(names, turned)["alone"].values()))
+    assert validate(turned) > before + 0.5
+    # What only the judged questions themselves could teach is not in the figures.
+    assert validate(unit(random.normal(size=(60, 8)))) < 0.2
