@@ -91,8 +91,8 @@ class CondenserTrainingArguments(TrainingArguments):
             loading.dispatch_batches = False
         if loading.dispatch_batches:
             raise ValueError(
-                "dispatch_batches is true, but accelerate would cut packed batches by rows: leave "
-                "it out, so that each process makes its own batches."
+                "dispatch_batches is true, but accelerate would join and cut batches by rows, "
+                "which differ in length or are packed: leave it out; each process makes its own."
             )
         for name, hint in CondenserTrainingArguments.__annotations__.items():
             setattr(self, name, check_value(name, getattr(self, name), hint))

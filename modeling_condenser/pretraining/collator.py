@@ -30,6 +30,7 @@ PAD_MULTIPLE = 8
 
 logger = logging.getLogger(__name__)
 
+_MOST_UNMASKED = 8  # texts in a row; small batches of a step that has others may have no mask
 _SAMPLE = 20_000  # tokens whose masked share is compared with the one that was asked for
 
 
@@ -74,6 +75,7 @@ class CondenserDataCollator:
         self._prefix, self._suffix = special_frame(tokenizer)
         self._room = text_room(tokenizer, self.max_length)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
+        self._n_unmasked = _MOST_UNMASKED  # texts in a row; a first batch must have masks
         self._n_read = self._n_masked = self._n_asked = 0  # of the sample
 
     @property
@@ -103,7 +105,7 @@ class CondenserDataCollator:
 
         Raises:
             ValueError: an example has no token ids of this tokenizer, or no token of the batch can
-                be masked.
+                be masked, and it is the first one or has eight texts.
         """
         if all("mask_key" in example for example in examples):
             keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
@@ -180,7 +182,8 @@ class CondenserDataCollator:
         words = self.word_starts.number_words(ids, is_text)
         budget = masking_budget(is_text.sum(axis=1), probability)
         chosen = choose_words(words, budget, keys)
-        if not chosen.any():
+        self._n_unmasked = 0 if chosen.any() else self._n_unmasked + len(ids)
+        if self._n_unmasked >= _MOST_UNMASKED:
             raise ValueError(
                 f"No token of a batch of {len(ids)} texts can be masked, such as in "
                 f"{self.tokenizer.decode(ids[0])[:200]!r}: leave out empty texts, and use a "

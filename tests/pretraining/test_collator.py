@@ -141,8 +141,12 @@ def test_a_batch_of_which_nothing_can_be_masked_is_refused(tokenizer):
     unknown = [tokenizer.unk_token_id] * 5
     with pytest.raises(ValueError, match="No token of a batch of 2 texts .* .UNK. .*not masked"):
         CondenserDataCollator(tokenizer)(examples_of([unknown, unknown]))
-    labels = CondenserDataCollator(tokenizer)(examples_of([unknown, [40, 41]]))["labels"]
+    collator = CondenserDataCollator(tokenizer)
+    labels = collator(examples_of([unknown, [40, 41]]))["labels"]
     assert (labels != -100).sum(dim=1).tolist() == [0, 1]
+    collator(examples_of([unknown]))  # a small batch of a step with others
+    with pytest.raises(ValueError, match="No token of a batch of 7 texts"):
+        collator(examples_of([unknown] * 7))
 
 
 def test_a_warning_says_once_that_a_sample_has_far_fewer_masks_than_asked_for(
