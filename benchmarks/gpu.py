@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ _SECONDS = 570  # of the whole script
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _BERT = {"model_type": "bert", "vocab_size": 30522}
 _MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
-_MODELS: dict[str, dict[str, Any]] = {
+MODELS: dict[str, dict[str, Any]] = {
     "BERT base": _BERT,
     "ModernBERT base": {"model_type": "modernbert", "vocab_size": 50368, "pad_token_id": 0},
     "MiniLM size": {**_BERT, **_MINILM, "num_attention_heads": 12},
@@ -95,7 +95,8 @@ def main() -> None:
     if arguments.group is not None:
         measure_group(arguments.group, tiny=arguments.tiny)
         return
-    started, report = time.perf_counter(), {"machine": _machine(), "cells": [], "tests": ""}
+    started = time.perf_counter()
+    report: dict[str, Any] = {"machine": _machine(), "cells": [], "tests": ""}
     for number, (model, length, limit) in enumerate(_GROUPS):
         left = _SECONDS - (time.perf_counter() - started)
         cells = _run_group(number, min(limit, left), tiny=arguments.tiny) if left > 20 else []
@@ -114,7 +115,10 @@ def main() -> None:
 
 def _machine() -> dict[str, Any]:
     has_cuda = torch.cuda.is_available()
-    return {"device": torch.cuda.get_device_name() if has_cuda else "CPU", "torch": torch.__version__}
+    return {
+        "device": torch.cuda.get_device_name() if has_cuda else "CPU",
+        "torch": torch.__version__,
+    }
 
 
 def _write(path: Path, report: dict[str, Any]) -> None:
@@ -157,7 +161,7 @@ def _run_tests() -> str:
 def measure_group(number: int, *, tiny: bool) -> None:
     """Print the cells of a model and a length as lines of JSON."""
     name, length, _ = _GROUPS[number]
-    settings = {**_MODELS[name], **(_TINY if tiny else {})}
+    settings = {**MODELS[name], **(_TINY if tiny else {})}
     length = length // 64 + 16 if tiny else length
     config = AutoConfig.for_model(**settings, max_position_embeddings=length)
     config.pad_token_id = 0
@@ -177,15 +181,23 @@ def measure(
     """Rate, share of the peak and memory of one side."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     set_seed(0)
-    make, collate, batches = _open_side(side, config, length, budget)
-    blocks = _make_blocks(config.vocab_size, length, batches)
-    made = [collate([blocks[i] for i in batch]) for batch in batches]
+    random = np.random.default_rng(0)
+    lengths = random.integers(max(length // 8, 8), length + 1, size=12 * budget // length)
+    lengths[::2] = length
+    batches = TokenBudgetBatches(lengths, budget, seed=0)
+    make, collate = open_side(side, config, length, batches)
     on_device: Batches = []
-    for chosen, batch in zip(batches, made, strict=True):
-        moved = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in batch.items()}
-        on_device.append((moved, sum(len(blocks[i]["input_ids"]) for i in chosen)))
+    for chosen in islice(batches, 4):
+        blocks = [make_block(random, n, config.vocab_size) for n in lengths[chosen].tolist()]
+        batch = {
+            name: value.to(device) if isinstance(value, torch.Tensor) else value
+            for name, value in collate(blocks).items()
+        }
+        on_device.append((batch, int(lengths[chosen].sum())))
     model = make().to(device).train()
-    weights = _count_weights(model)
+    # Of layers: all but embeddings and the LM head, which projects few rows.
+    layers = [m for m in model.modules() if type(m).__name__.endswith("Layer")]
+    weights = sum(p.numel() for layer in layers for p in layer.parameters() if p.dim() == 2)
     if mode == "compiled":
         model.compile(backend="inductor" if device.type == "cuda" else "eager")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -204,16 +216,17 @@ def measure(
     rate = n_tokens / seconds
     # Attention multiplies queries, keys and values: 12 operations with a backward pass.
     n_layers, width = config.num_hidden_layers, config.hidden_size
-    window = getattr(config, "sliding_window", None) or getattr(config, "local_attention", length)
+    window = getattr(config, "local_attention", length)
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * n_layers
     spans = sum(length if kind == "full_attention" else min(length, window) for kind in kinds)
     peak = next((p for n, p in _PEAKS.items() if n in _machine()["device"]), None)
-    return {
-        "tokens/s": round(rate),
-        "share of peak": round(rate * (6 * weights + 12 * width * spans) / peak, 3) if peak else None,
-        "GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1) if peak else None,
-        "first step, s": round(first, 1),
-    }
+    result = {"tokens/s": round(rate), "first step, s": round(first, 1)}
+    if peak:
+        n_operations = 6 * weights + 12 * width * spans
+        result["share of peak"] = round(rate * n_operations / peak, 3)
+    if device.type == "cuda":
+        result["GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
+    return result
 
 
 def _time(
@@ -240,12 +253,16 @@ def _time(
     return first, now() - started, n_tokens
 
 
-def _open_side(side: str, config: Any, length: int, budget: int) -> tuple[Any, Any, list]:
-    """A function that makes the model, a collator, and the numbers of the blocks of each batch."""
+def make_block(random: np.random.Generator, n_tokens: int, vocab_size: int) -> dict[str, Any]:
+    ids = random.integers(len(_SPECIAL), vocab_size, size=n_tokens - 2)
+    return {"input_ids": [2, *ids.tolist(), 3]}  # between CLS and SEP
+
+
+def open_side(
+    side: str, config: Any, length: int, batches: TokenBudgetBatches
+) -> tuple[Callable[[], Any], Callable[[list], Any]]:
+    """A function that makes the model, and one that makes a batch of blocks."""
     tokenizer = _make_tokenizer(config.vocab_size)
-    lengths = _draw_lengths(length, budget)
-    batches = TokenBudgetBatches(lengths, budget, seed=0)
-    chosen = list(batches)[:4]
     if side in ("condenser", "mlm"):
         model_class = CondenserForPreTraining if side == "condenser" else CondenserForMaskedLM
 
@@ -255,38 +272,32 @@ def _open_side(side: str, config: Any, length: int, budget: int) -> tuple[Any, A
             return model
 
         collator = CondenserDataCollator(tokenizer, max_length=length, packed=True)
-        return make, partial(collator, shape=batches.shape(collator.masked_shares)), chosen
+        return make, partial(collator, shape=batches.shape(collator.masked_shares))
+    plain = DataCollatorForLanguageModeling(tokenizer)
+    make = partial(AutoModelForMaskedLM.from_config, config)
     if side == "run_mlm":
-        plain = DataCollatorForLanguageModeling(tokenizer)
-        return partial(AutoModelForMaskedLM.from_config, config), plain, chosen
+        return make, plain
     if config.model_type != "bert":
         raise ValueError("pretense is measured with BERT only")
-    import pretense
+    import pretense  # type: ignore[import-not-found]
 
+    # Their collator tokenizes texts, and makes the same columns as transformers'.
     method = pretense.MethodConfig(name="condenser")
-
-    def make_theirs() -> Any:
-        return pretense.create_pretraining_model(method, AutoModelForMaskedLM.from_config(config))
-
-    # Their collator tokenizes texts, and gives the same columns as transformers'.
-    return make_theirs, DataCollatorForLanguageModeling(tokenizer), chosen
+    return lambda: pretense.create_pretraining_model(method, make()), plain
 
 
-def _draw_lengths(length: int, budget: int) -> np.ndarray:
-    random = np.random.default_rng(0)
-    lengths = random.integers(max(length // 8, 8), length + 1, size=12 * budget // length)
-    lengths[::2] = length
-    return lengths
+def _make_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
+    """A WordPiece tokenizer of made-up tokens, a quarter of which continue a word."""
+    tokens = [f"##{i}" if i % 4 == 0 else f"w{i}" for i in range(len(_SPECIAL), vocab_size)]
+    vocabulary = {token: i for i, token in enumerate([*_SPECIAL, *tokens])}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = ("pad", "unk", "cls", "sep", "mask")
+    special = {f"{name}_token": token for name, token in zip(names, _SPECIAL, strict=True)}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
 
 
-def _make_blocks(vocab_size: int, length: int, batches: list[list[int]]) -> dict[int, Any]:
-    """Random blocks by number, with CLS and SEP, whose lengths are those of `_draw_lengths`."""
-    numbers = [i for batch in batches for i in batch]
-    random = np.random.default_rng(1)
-    budget = _BUDGETS[length]
-    lengths = _draw_lengths(length, budget)
-    ids = random.integers(len(_SPECIAL), vocab_size, size=(len(numbers), length))
-    return {
-        i: {"input_ids": [2, *row[: lengths[i] - 2].tolist(), 3], "mask_key": i}
-        for i, row in zip(numbers, ids, strict=True)
-    }
+if __name__ == "__main__":
+    main()

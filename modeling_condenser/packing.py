@@ -319,7 +319,7 @@ def cuda_attention(
         dtype = torch.get_autocast_dtype(device)
         query, key, value = (part.to(dtype) for part in (query, key, value))
     bounds, options = (query_starts, key_starts, longest), (rate, scale, window)
-    attention = _flash if query.dtype in (torch.bfloat16, torch.float16) else _attend_widely
+    attention = _flash if query.dtype in (torch.bfloat16, torch.float16) else attend_widely
     return attention(query.contiguous(), key.contiguous(), value.contiguous(), *bounds, *options)
 
 
@@ -354,7 +354,7 @@ def _flash(
 
 
 @torch.compiler.disable  # nested tensors end a graph in any case
-def _attend_widely(
+def attend_widely(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

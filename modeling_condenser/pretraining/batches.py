@@ -55,7 +55,9 @@ class TokenBudgetBatches(BatchSampler):
         for name, share in masked_shares.items():
             # CLS and labels, whose number is rounded in each block.
             most = math.ceil(share * n_tokens + self._most_blocks / 2) + n_blocks
-            n_rows[name] = min(_round_up(most, ROW_MULTIPLE), n_tokens // ROW_MULTIPLE * ROW_MULTIPLE)
+            n_rows[name] = min(
+                _round_up(most, ROW_MULTIPLE), n_tokens // ROW_MULTIPLE * ROW_MULTIPLE
+            )
         return BatchShape(n_tokens, n_blocks, longest, n_rows)
 
     def set_epoch(self, epoch: int) -> None:

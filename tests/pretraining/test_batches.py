@@ -71,7 +71,10 @@ def test_all_batches_have_one_shape_and_hold_the_blocks_of_the_padded_ones(token
                 expected = padded[name][:, : column.shape[1]]
                 is_token = padded["attention_mask"][:, : column.shape[1]] == 1
                 assert torch.equal(column[is_token], expected[is_token]), name
-            for labels, index in (("labels", "masked_index"), ("head_targets", "head_masked_index")):
+            for labels, index in (
+                ("labels", "masked_index"),
+                ("head_targets", "head_masked_index"),
+            ):
                 n_labels = (packed[labels] != -100).sum()
                 assert (packed[labels][0, packed[index]] != -100).sum() == n_labels > 0
     [sizes] = shapes
