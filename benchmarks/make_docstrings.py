@@ -26,7 +26,7 @@ from pathlib import Path
 import pandas as pd
 from tqdm.auto import tqdm
 
-from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
+from modeling_condenser.collection.load import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 from modeling_condenser.files.run_folder import atomic_folder, write_json
 
 STANDARD_LIBRARY = "python"

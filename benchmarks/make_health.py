@@ -15,8 +15,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
-from modeling_condenser.collection.load import load_collection
+from modeling_condenser.collection.load import (
+    CORPUS_FILE,
+    QRELS_FOLDER,
+    QRELS_HEADER,
+    QUERIES_FILE,
+    load_collection,
+)
 
 ONE_OF = 2  # diseases are kept
 

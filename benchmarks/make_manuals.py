@@ -16,7 +16,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from modeling_condenser.collection.beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
+from modeling_condenser.collection.load import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 from modeling_condenser.files.run_folder import atomic_folder
 
 _KEPT_MACROS = re.compile(r"\.(?:[BI][BIR]?|R[BI]|SS|SM|SB) ")

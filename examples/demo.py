@@ -82,16 +82,17 @@ def finetune_encoder(encoder: Path, options: argparse.Namespace, out: Path) -> P
 
 def search(retrievers: dict[Any, Path], collection: str, out: Path) -> tuple[Report, Names]:
     """Measure BM25, each retriever, and both together; return the names of the systems, too."""
+    dtype = "bfloat16" if is_bfloat16_fast() else "float32"
     systems = {}
     for row, prefix in (("", ""), ("bm25 + ", "hybrid:")):
         for (objective, labels), folder in retrievers.items():
-            systems[f"{row}{objective}", labels] = {"model": f"{prefix}{folder}", **ENCODING}
+            settings = {**ENCODING, "dtype": dtype}
+            systems[f"{row}{objective}", labels] = {"model": f"{prefix}{folder}", **settings}
     report = evaluate(
         systems=list(systems.values()),
         collection=collection,
         baseline="bm25",
         measures=MEASURES,
-        dtype="bfloat16" if is_bfloat16_fast() else "float32",
         output_dir=str(out),
     )
     _, *names = report.means  # the baseline, and the systems in their order

@@ -27,8 +27,8 @@ class _Parser(HfArgumentParser):
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
         """As the library, which cannot read mappings and unions: they are written in YAML."""
-        kinds = [kind for kind in get_args(field.type) if kind is not type(None)]
-        is_union = get_origin(field.type) in (Union, UnionType) and len(kinds) > 1
+        types = [each for each in get_args(field.type) if each is not type(None)]
+        is_union = get_origin(field.type) in (Union, UnionType) and len(types) > 1
         if is_union or "dict" in str(field.type):
             parser.add_argument(f"--{field.name}", type=_read_structure, default=field.default)
         else:
@@ -99,8 +99,8 @@ def _adjust_fields(parser: argparse.ArgumentParser, classes: Sequence[Any]) -> N
         if explanation is None or is_negation:
             action.help = argparse.SUPPRESS
         else:
-            unstated = (None, False, dataclasses.MISSING)
-            default = "" if action.default in unstated else f" (default: {action.default})"
+            not_shown = (None, False, dataclasses.MISSING)
+            default = "" if action.default in not_shown else f" (default: {action.default})"
             action.help = f"{explanation}{default}".replace("%", "%%")
             action.metavar = "VALUE"
         action.option_strings = action.option_strings[:1]  # --a_b, and not --a-b, which works too

@@ -11,7 +11,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from difflib import get_close_matches
 from functools import partial
@@ -77,11 +77,10 @@ def export(read: Reader) -> None:
     out = stage(**read(ExportRecipe, positional=("checkpoint", "out")))
     print(f"encoder: {out}")
     if (out / INT8_FILE).is_file():
-        words = ("search", f"{out},dtype=int8", "COLLECTION", "QUESTION")
-        _print_next(*words, yours="COLLECTION and QUESTION")
+        _print_next("search", f"{out},dtype=int8", "COLLECTION", "QUESTION")
     else:
         where = ("--collection", "COLLECTION", "--output_dir", f"{out}-finetuned")
-        _print_next("finetune", "finetune/own-text", "--encoder", out, *where, yours="COLLECTION")
+        _print_next("finetune", "finetune/own-text", "--encoder", out, *where)
 
 
 def finetune(read: Reader) -> None:
@@ -103,15 +102,10 @@ def finetune(read: Reader) -> None:
     print(f"retriever: {folder}")
     if verdict := read_provenance(folder)[-1].run.get("verdict"):
         print(f"on dev queries {verdict}")
-    data = settings.get("collection") or "COLLECTION"
-    words, yours = [data, "--baseline", "bm25"], "" if settings.get("collection") else data
-    if settings.get("objective") == "mse_cosine":
-        words, yours = ["TEST_PAIRS.csv", "--task", "graded_pairs"], "TEST_PAIRS.csv"
-    elif settings.get("objective") == "triplet" and settings.get("similarity") != "cosine":
-        words, yours = ["TEST_TRIPLETS.csv", "--task", "triplets"], "TEST_TRIPLETS.csv"
-    encoder = settings["encoder"]
-    start = [encoder] if states_encoding(find_model_folder(encoder)) else []
-    _print_next("evaluate", folder, *start, *words, yours=yours)
+    if collection := settings.get("collection"):
+        encoder = settings["encoder"]
+        start = [encoder] if states_encoding(find_model_folder(encoder)) else []
+        _print_next("evaluate", folder, *start, collection, "--baseline", "bm25")
 
 
 def encode(read: Reader) -> None:
@@ -121,17 +115,15 @@ def encode(read: Reader) -> None:
     condenser encode owner/encoder,pooling=mean my-collection runs/embeddings --devices cuda:0
     """
     from modeling_condenser.encoding.embeddings import EncodingRecipe
-
-    settings = read(EncodingRecipe, positional=("model", "collection", "out"))
     from modeling_condenser.encoding.embeddings import encode as stage
 
+    settings = read(EncodingRecipe, positional=("model", "collection", "out"))
     made = stage(**settings)
     record = made.record
     print(f"embeddings: {made.folder}")
     print(f"  {made.n_passages:,} passages of {made.dimension} numbers")
     if speed := record["passages_per_second"]:  # nothing was left to encode otherwise
-        memory = record["peak_accelerator_bytes"] or record["peak_memory_bytes"]
-        print(f"  {record['seconds']:.1f} s, {speed:,.0f} passages a second, {memory / 1e9:.2f} GB")
+        print(f"  {record['seconds']:.1f} s, {speed:,.0f} passages a second")
     if table := settings.get("table"):
         n_files = len(list(Path(table).glob("*.parquet")))
         print(f"table: {table} ({n_files} parquet files)")
@@ -156,18 +148,18 @@ def mine(read: Reader) -> None:
     from modeling_condenser.finetuning.mine import mine as stage
 
     file = stage(**settings)
-    facts = read_run(file.parent)
-    print(f"{facts['queries']:,} queries, {facts['negatives']:,} negatives")
+    mined = read_run(file.parent)
+    print(f"{mined['queries']:,} queries, {mined['negatives']:,} negatives")
     print(
-        f"{facts['queries_without_negatives']:,} without any, {facts['queries_with_fewer']:,} with "
-        f"fewer than asked for, {facts['queries_without_positive']:,} left out without a positive"
+        f"{mined['queries_without_negatives']:,} without any, {mined['queries_with_fewer']:,} with "
+        f"fewer than asked for, {mined['queries_without_positive']:,} left out without a positive"
     )
-    dropped = [f"{name} {n:,}" for name, n in facts["dropped"].items()]
+    dropped = [f"{name} {n:,}" for name, n in mined["dropped"].items()]
     print(f"dropped: {', '.join(dropped) or 'none'}")
     print(f"negatives: {file}")
     data = ("--collection", settings["collection"], "--negatives", file)
     where = ("--encoder", "ENCODER", *data, "--output_dir", f"{file.parent}-finetuned")
-    _print_next("finetune", "finetune/own-text", *where, yours="ENCODER")
+    _print_next("finetune", "finetune/own-text", *where)
 
 
 def adapt(read: Reader) -> None:
@@ -184,8 +176,7 @@ def adapt(read: Reader) -> None:
 
     done = stage(**settings)
     print(f"{done}\nwritten: {done.model} ({'adapted' if done.is_adapted else 'the start'})")
-    words = ("search", done.system, settings["corpus"], "QUESTION")
-    _print_next(*words, yours="QUESTION")
+    _print_next("search", done.system, settings["corpus"], "QUESTION")
 
 
 def evaluate(read: Reader) -> None:
@@ -201,8 +192,8 @@ def evaluate(read: Reader) -> None:
     from modeling_condenser.evaluation.evaluate import evaluate as stage
     from modeling_condenser.retrieval.dense import SearchSettings
 
-    both, words = (EvaluationRecipe, SearchSettings), ("systems", "collection")
-    report = stage(**read(*both, positional=words))
+    settings = read(EvaluationRecipe, SearchSettings, positional=("systems", "collection"))
+    report = stage(**settings)
     print(f"{report}\n\nreport: {report.file}")
 
 
@@ -260,18 +251,14 @@ def push(read: Reader) -> None:
     report = stage(**read(PushRecipe, positional=("folder", "name")))
     if report.commit is None:
         print(f"{report.card}\n")
-    _print_sizes(report.sizes)
+    for path, size in report.sizes.items():
+        print(f"{size:>14,} bytes  {path}")
+    print(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
     if report.commit is None:
         print("dry run: nothing was sent; the model card is above")
     else:
         url, name = report.commit.pr_url or report.commit.commit_url, report.commit.repo_url.repo_id
         print(f"pushed: {url}\npin it: {name}@{report.commit.oid}")
-
-
-def _print_sizes(sizes: Mapping[str, int]) -> None:
-    for path, size in sizes.items():
-        print(f"{size:>14,} bytes  {path}")
-    print(f"{sum(sizes.values()):>14,} bytes in {len(sizes)} files")
 
 
 def collect(read: Reader) -> None:
@@ -292,13 +279,12 @@ def collect(read: Reader) -> None:
         where = () if done.questions["test"] else ("--split", largest)
         _print_next("evaluate", "bm25", done.folder, *where)
     else:
-        _print_next("search", "bm25", done.folder, "QUESTION", yours="QUESTION")
+        _print_next("search", "bm25", done.folder, "QUESTION")
 
 
-def _print_next(*words: object, yours: str = "") -> None:
-    """Print the command that follows; `yours` is a word in it that the user replaces."""
-    label = f"next, with your {yours}" if yours else "next"
-    print(f"{label}: {shlex.join(['condenser', *map(str, words)])}")
+def _print_next(*words: object) -> None:
+    """Print the command that follows; the user replaces words in capitals."""
+    print(f"next: {shlex.join(['condenser', *map(str, words)])}")
 
 
 COMMANDS: dict[str, Callable[[Reader], None]] = {

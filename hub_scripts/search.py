@@ -10,8 +10,8 @@ from typing import Any
 
 from datasets import Dataset
 
+from modeling_condenser.collection.collection import find_rows
 from modeling_condenser.collection.load import load_dev, load_passages, name_collection
-from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.index import load_with_sources

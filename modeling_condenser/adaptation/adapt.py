@@ -23,12 +23,12 @@ import torch
 from modeling_condenser.collection.collection import (
     Collection,
     Qrels,
+    find_rows,
     fingerprint_judgements,
     fingerprint_passages,
     keep_queries,
 )
 from modeling_condenser.collection.load import load_collection, load_dev
-from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.encoding.embeddings import Embeddings, encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare

@@ -6,9 +6,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.collection import Collection, sample_collection
 from modeling_condenser.collection.load import load_collection, load_dev
-from modeling_condenser.collection.reduce import sample_collection
 
 from .recipe import Measuring
 

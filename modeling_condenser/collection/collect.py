@@ -15,16 +15,16 @@ from modeling_condenser.files.models import find_model_folder, module_paths
 from modeling_condenser.files.run_folder import atomic_folder, read_json, write_json
 from modeling_condenser.files.settings import parse_settings
 
-from .beir import CORPUS_FILE, QUERIES_FILE
-from .documents import TEXT_COLUMNS, Document, DocumentReader, find_files
+from .collection import hash_text
+from .conversion import TEXT_COLUMNS, Document, DocumentReader, find_files
 from .labels import WrittenDocument, read_labels, write_labels
-from .passages import hash_text
+from .load import CORPUS_FILE, QUERIES_FILE
 from .sentences import SPACELESS, cut_at_sentences
 
 FACTS_FILE = "collected.json"
 _LEAST_TOKENS, _MAX_WORDS, _MAX_TOKENS = 16, 180, 256  # 180 English words are about 256 tokens
 # A character of a script without spaces is a word, and so are 20 characters without a space.
-_WORD = regex.compile(rf"[{SPACELESS}]|[^\s{SPACELESS}]{{1,20}}")
+_WORD = regex.compile(rf"(?:[{SPACELESS}]|[^\s{SPACELESS}]{{1,20}})\p{{M}}*+")
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,9 @@ def _check_columns(recipe: CollectRecipe, columns: set[str]) -> None:
         raise ValueError(f"No table has a column {missing[0]!r}. Columns are {known}.")
 
 
-Cut = Callable[[str, str], Iterator[tuple[str, str]]]
-"""Title and text of a section -> its passages: title and text."""
+Cut = Callable[[str, str], Iterator[tuple[str, str, str]]]
+"""Title and text of a section -> its passages: title, text, and what the text repeats of the
+passage before."""
 
 
 def _open_cutter(recipe: CollectRecipe) -> Cut:
@@ -195,16 +196,18 @@ def _open_cutter(recipe: CollectRecipe) -> Cut:
         options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
         return [start for start, _ in tokenizer(text, **options)["offset_mapping"]]
 
-    def cut(title: str, text: str) -> Iterator[tuple[str, str]]:
+    def cut(title: str, text: str) -> Iterator[tuple[str, str, str]]:
         room = longest - n_special
         starts = token_starts(title)
         if len(starts) > room // 2:  # a title takes at most half of a passage
             title = title[: starts[room // 2]].strip()
         room -= min(len(starts), room // 2)
         spans = cut_at_sentences(text, token_starts(text), room=room, overlap=recipe.overlap)
+        end_before = 0
         for start, stop, _ in spans:
             if passage := text[start:stop].strip():
-                yield title, passage
+                yield title, passage, text[start:end_before]
+                end_before = stop
 
     return cut
 
@@ -221,26 +224,32 @@ def _write_passages(
         name = re.sub(r"\s", "_", document.name)
         is_row = document.name != document.file
         file_title = "" if is_row else re.sub(r"[-_\s]+", " ", Path(document.file).stem)
-        ids: list[str] = []
+        passages: dict[str, str] = {}
+        n_cut, is_copy = 0, False
         for above, section in document.sections:
             headings = " > ".join(above)
             title = _join(document.title or file_title, headings)
-            for heading, text in cut(title, section):
-                passage_id = name if is_row and not ids else f"{name}#{len(ids) + 1}"
+            for passage_title, text, repeated in cut(title, section):
+                n_cut += 1
+                passage_id = name if is_row and n_cut == 1 else f"{name}#{n_cut}"
                 while passage_id in taken:
                     passage_id += "_"
                 taken.add(passage_id)
+                is_after_copy = is_copy
                 # Texts in two files are copies, although a title may be made of a file's name.
                 content = hash_text(f"{_join(document.title, headings)}\0{text}")
-                ids.append(first_with.setdefault(content, passage_id))
-                if ids[-1] != passage_id:
-                    done.copies[passage_id] = ids[-1]
+                kept_id = first_with.setdefault(content, passage_id)
+                is_copy = kept_id != passage_id
+                passages.setdefault(kept_id, "" if is_after_copy else repeated)
+                if is_copy:
+                    done.copies[passage_id] = kept_id
                     continue
                 done.passages += 1
-                row = {"_id": passage_id, "title": heading, "text": text, "headings": headings}
-                corpus.write(json.dumps({**row, "file": document.file}, ensure_ascii=False) + "\n")
-        if ids:
-            written.append((name, tuple(ids)))
+                row = {"_id": passage_id, "title": passage_title, "text": text}
+                row |= {"headings": headings, "file": document.file}
+                corpus.write(json.dumps(row, ensure_ascii=False) + "\n")
+        if passages:
+            written.append((name, passages))
         else:
             done.without_text += 1
     return written

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import regex  # type: ignore[import-untyped]
 
-from .beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
-from .documents import cell_text, read_any_rows
-from .passages import plain_text
-from .text_files import read_json
+from .collection import plain_text
+from .conversion import cell_text, read_any_rows
+from .load import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
+from .rows import read_json
 
 _COLUMNS = ("question", "passage", "file", "id")
 _SPLITS = ("train", "dev", "test")
-_LEAST_REPEATED = 8  # letters; fewer may be equal by chance
 _MARKS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 
 Label = Mapping[str, str]
@@ -28,8 +27,8 @@ Label = Mapping[str, str]
 Names = Mapping[str, set[frozenset[str]]]
 """Name -> the passages of each document that has the name."""
 
-WrittenDocument = tuple[str, tuple[str, ...]]
-"""The name of a document, and the ids of its passages."""
+WrittenDocument = tuple[str, Mapping[str, str]]
+"""The name of a document, and its passages: id -> what it repeats of the passage before."""
 
 
 def read_labels(file: str, columns: Mapping[str, str]) -> list[Label]:
@@ -71,8 +70,7 @@ def write_labels(
     Returns:
         Split -> number of queries.
     """
-    owners = {passage: name for name, passages in reversed(documents) for passage in passages}
-    finder = _QuoteFinder(folder / CORPUS_FILE, owners)
+    finder = _QuoteFinder(folder / CORPUS_FILE, documents)
     names = _index_names(documents)
     judged: dict[str, tuple[str, set[str]]] = {}  # `plain_text` of a question -> it, its passages
     for label in labels:
@@ -89,7 +87,7 @@ def write_labels(
     queries, counts = list[str](), dict.fromkeys(_SPLITS, 0)
     qrels: dict[str, list[str]] = defaultdict(lambda: ["\t".join(QRELS_HEADER)])
     for question, passages in judged.values():
-        split = _split_of(min(owners[passage] for passage in passages))
+        split = _split_of(min(finder.owners[passage] for passage in passages))
         counts[split] += 1
         # The id follows from the question: run files stay valid when other questions come or go.
         query_id = f"q{hashlib.sha256(plain_text(question).encode()).hexdigest()[:12]}"
@@ -129,25 +127,33 @@ def _letters(text: str) -> str:
 
 
 class _QuoteFinder:
-    """Finds the passages that have, or overlap with, a quoted text."""
+    """Finds the passages that have, or overlap with, a quoted text.
 
-    def __init__(self, corpus: Path, owners: Mapping[str, str]) -> None:
-        self._ids, self._owners = list[str](), list[str]()
+    Attributes:
+        owners: id of a passage -> the first document that has it.
+    """
+
+    def __init__(self, corpus: Path, documents: Sequence[WrittenDocument]) -> None:
+        self.owners = dict[str, str]()
+        repeated = dict[str, str]()
+        for name, passages in reversed(documents):
+            self.owners |= dict.fromkeys(passages, name)
+            repeated |= passages
+        self._ids = list[str]()
         self._starts, self._ends = list[int](), list[int]()  # of passages, in `_text`
-        self._by_text: dict[str, set[frozenset[str]]] = defaultdict(set)
-        parts, end, before = list[str](), 0, ""
+        self._by_text: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        parts, end = list[str](), 0
+        owner_before = None
         for row in read_json(corpus):
-            passage, owner, text = row["_id"], owners[row["_id"]], _letters(row["text"])
-            is_next = self._owners[-1:] == [owner]
-            n_repeated = _count_repeated(before, text) if is_next else 0
-            parts.append(text[n_repeated:] if is_next else f"\0{text}")
+            passage, text = row["_id"], _letters(row["text"])
+            owner, n_repeated = self.owners[passage], len(_letters(repeated[passage]))
+            parts.append(text[n_repeated:] if owner == owner_before else f"\0{text}")
             self._starts.append(end - n_repeated)
             end += len(parts[-1])
             self._ends.append(end)
-            self._by_text[text].add(frozenset([passage]))
+            self._by_text[text][owner].add(passage)
             self._ids.append(passage)
-            self._owners.append(owner)
-            before = text
+            owner_before = owner
         self._text = "".join(parts)
 
     def find(self, quote: str) -> set[frozenset[str]]:
@@ -155,26 +161,14 @@ class _QuoteFinder:
 
         Passages that are the quote come before those of which it is a part.
         """
-        if quote in self._by_text:
-            return self._by_text[quote]
-        groups: dict[str, set[str]] = defaultdict(set)
-        place = self._text.find(quote)
+        groups = self._by_text.get(quote, defaultdict(set))
+        place = -1 if groups else self._text.find(quote)
         while place >= 0:
             first = bisect_right(self._ends, place)
             stop = bisect_left(self._starts, place + len(quote))
-            groups[self._owners[first]].update(self._ids[first:stop])
+            groups[self.owners[self._ids[first]]].update(self._ids[first:stop])
             place = self._text.find(quote, place + 1)
         return set(map(frozenset, groups.values()))
-
-
-def _count_repeated(before: str, text: str) -> int:
-    """Count the letters that a passage repeats of the one before, which overlaps with it."""
-    place = before.find(text[:_LEAST_REPEATED])
-    while place >= 0:
-        if text.startswith(before[place:]):
-            return len(before) - place
-        place = before.find(text[:_LEAST_REPEATED], place + 1)
-    return 0
 
 
 def _key(name: str) -> str:

@@ -1,7 +1,11 @@
 """Turns HTML into Markdown, and cuts Markdown at its headings into sections of plain text."""
 
 import re
+import tomllib
+from contextlib import suppress
+from typing import Any
 
+import yaml
 from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -16,9 +20,10 @@ _BLOCKS = (  # which markdownify does not know, or marks
     "menu option search summary"
 ).split()
 _XML = re.compile(r"\A\s*<\?xml[^>]*>")
-# A text may also begin with a rule (---), after which there is no key.
-_FRONT_MATTER = re.compile(r"\A---\n(\s*[\w-]+:.*?\n)(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
-_TITLE_LINE = re.compile(r"""^title:[ \t]*["']?(.*?)["']?[ \t]*$""", re.MULTILINE)
+_FRONT_MATTER = re.compile(
+    r"\A(---|\+\+\+)\n(.*?)^(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
+)
+_ANCHOR = re.compile(r"^[\s¶#§\uf0c1🔗]+$")  # the text of a link beside a heading
 _TABLE_RULE = re.compile(r"^\|[ |:-]+\|\n?", re.MULTILINE)  # between head and rows
 
 
@@ -28,8 +33,9 @@ def html_to_markdown(page: str) -> tuple[str, str]:
     Of a page with one <main>, only that is read if it has more than a quarter of the text.
     """
     soup = BeautifulSoup(_XML.sub("", page), "lxml")
-    title = " ".join(soup.title.get_text().split()) if soup.title else ""
-    for tag in soup(_SKIPPED):
+    head_title = soup.select_one("head > title")  # pictures (SVG) may have titles, too
+    title = " ".join(head_title.get_text().split()) if head_title else ""
+    for tag in (*soup(_SKIPPED), *soup("a", string=_ANCHOR)):
         tag.decompose()
     mains = soup.select("main, [role=main]")
     is_main = len(mains) == 1 and len(mains[0].get_text()) > len(soup.get_text()) / 4
@@ -51,12 +57,12 @@ def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
         The title, which is that of the front matter, or the only heading of the first level, or the
         given one; and the sections that have text.
     """
-    front = _FRONT_MATTER.match(text)
+    front_matter, text = _read_front_matter(text)
     path: list[tuple[int, str]] = []  # levels and headings, outermost first
     parts: list[tuple[list[tuple[int, str]], list[str]]] = [(path, [])]
     end = "\n\n"
     parser = MarkdownIt("commonmark", {"maxNesting": 200})  # by default, the 10th list is dropped
-    tokens = iter(parser.parse(text[front.end() :] if front else text))
+    tokens = iter(parser.parse(text))
     for token in tokens:
         texts = parts[-1][1]
         if token.type == "heading_open":
@@ -75,8 +81,8 @@ def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
         elif token.type == "html_block":
             texts.append(BeautifulSoup(token.content, "lxml").get_text() + "\n\n")
     highest = {above[0][1] for above, _ in parts if above and above[0][0] == 1}
-    if front and (title_line := _TITLE_LINE.search(front[1])):
-        title = title_line[1]
+    if front_matter.get("title"):
+        title = " ".join(str(front_matter["title"]).split())
     elif len(highest) == 1:
         title = highest.pop()
     sections = []
@@ -85,6 +91,20 @@ def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
         if joined := re.sub(r"\n{3,}", "\n\n", "".join(texts)).strip():
             sections.append((tuple(headings), joined))
     return title, sections
+
+
+def _read_front_matter(text: str) -> tuple[dict[str, Any], str]:
+    """Divide a text into its front matter (YAML, or TOML between +++) and the rest.
+
+    Between rules at the start of a text there may be anything else, which is text.
+    """
+    block = _FRONT_MATTER.match(text)
+    if block:
+        with suppress(yaml.YAMLError, ValueError):  # also of dates
+            values = yaml.safe_load(block[2]) if block[1] == "---" else tomllib.loads(block[2])
+            if isinstance(values, dict):
+                return values, text[block.end() :]
+    return {}, text
 
 
 def _inline_text(token: Token) -> str:

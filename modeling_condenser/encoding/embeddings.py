@@ -3,7 +3,7 @@
 manifest.json       the fields of `Embeddings`
 shard-00000.npy     (rows, D) float32 vectors of consecutive passages; a shard is always complete
 passage_ids.arrow   ids in the order of the rows, each with a hash of its title and text
-encoding.json       time, memory and hardware of encoding
+encoding.json       time and hardware of encoding
 
 A repeated call encodes what is missing. This process starts a worker for each further device; of n
 workers, worker r encodes the shards i with i % n == r. Importing this module does not import torch.
@@ -13,7 +13,6 @@ import hashlib
 import json
 import logging
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 
 import faiss
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.feather as pf
@@ -34,7 +32,7 @@ from datasets import Dataset
 
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.collection.passages import iterate_rows
+from modeling_condenser.collection.rows import iterate_rows
 from modeling_condenser.files.models import Dtype, Pooling, Similarity
 from modeling_condenser.files.run_folder import (
     atomic_file,
@@ -173,7 +171,7 @@ class Embeddings:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Time, memory and hardware of encoding; empty if encoding did not finish."""
+        """Time and hardware of encoding; empty if encoding did not finish."""
         return read_json(self.folder / RECORD_FILE, {})
 
     @cached_property
@@ -294,7 +292,6 @@ class EncodingRecipe:
         collection: folder or Hub name.
         out: folder for the embeddings.
         devices: one worker each, such as cuda:0,cuda:1; by default all GPUs, or the CPU.
-        dtype: of the weights, float32, bfloat16, or int8 (after condenser export --onnx int8).
         shard_size: passages in a shard of a new folder; 256 to 8192 by default.
         table: new folder for a parquet table of vectors and texts.
     """
@@ -303,7 +300,6 @@ class EncodingRecipe:
     collection: str
     out: str
     devices: str | None = None
-    dtype: Dtype = "float32"
     shard_size: int | None = None
     table: str | None = None
 
@@ -321,8 +317,8 @@ def encode(**settings: Any) -> Embeddings:
     [recipe] = parse_settings(settings, EncodingRecipe)
     devices = recipe.devices.split(",") if recipe.devices else None
     name, values = split_name(recipe.model)
-    encoder = {"dtype": recipe.dtype, **convert_settings(name, values, ENCODER_SETTINGS)}
-    retriever = Retriever(name, device=local_device(devices), **encoder)
+    encoder_settings = convert_settings(name, values, ENCODER_SETTINGS)
+    retriever = Retriever(name, device=local_device(devices), **encoder_settings)
     passages = load_passages(recipe.collection)
     embeddings = encode_collection(
         retriever, passages, recipe.out, shard_size=recipe.shard_size, devices=devices
@@ -477,8 +473,15 @@ def _encode_missing(
             for process in pool._processes.values():  # Python 3.14 has terminate_workers()
                 process.terminate()
             raise
+    seconds = time.perf_counter() - started
     n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
-    record = _describe_work(n_encoded, time.perf_counter() - started, used)
+    record = {
+        "n_encoded": n_encoded,
+        "seconds": seconds,
+        "passages_per_second": n_encoded / seconds if n_encoded else None,
+        "devices": used,
+        "machine": describe_machine(),
+    }
     write_json(embeddings.folder / RECORD_FILE, record)
 
 
@@ -516,29 +519,3 @@ def _worker_devices(retriever: "Retriever", devices: Sequence[str] | None) -> li
         gpus = range(torch.cuda.device_count())
         others = [f"cuda:{gpu}" for gpu in gpus if gpu != (here.index or 0)]
     return [str(here), *others]
-
-
-def _describe_work(n_encoded: int, seconds: float, devices: list[str]) -> dict[str, Any]:
-    """The record of a call; memory is the peak of this process, including mapped files."""
-    import torch
-
-    is_gpu = devices[0].startswith("cuda")
-    return {
-        "n_encoded": n_encoded,
-        "seconds": seconds,
-        "passages_per_second": n_encoded / seconds if n_encoded else None,
-        "devices": devices,
-        "peak_memory_bytes": _peak_memory_bytes(),
-        "peak_accelerator_bytes": torch.cuda.max_memory_allocated(devices[0]) if is_gpu else None,
-        "machine": describe_machine(),
-    }
-
-
-def _peak_memory_bytes() -> int:
-    """The largest resident memory of this process so far."""
-    if sys.platform == "win32":
-        return psutil.Process().memory_info().peak_wset
-    import resource  # which Windows lacks; psutil has no peak elsewhere
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

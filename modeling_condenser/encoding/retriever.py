@@ -37,7 +37,7 @@ from torch.nn import functional as F
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser import packing
+from modeling_condenser import packing, register_auto_classes
 from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.encoder_parts import position_offset
 from modeling_condenser.files.models import Dtype, fingerprint_model, open_model
@@ -54,6 +54,7 @@ _MANY_TEXTS = 50  # of which a tenth is no accident
 _USUAL_LIMIT = 128  # tokens; who sets a lower one knows it
 
 logger = logging.getLogger(__name__)
+register_auto_classes()  # a command imports the package without registering
 
 
 Tokens = Mapping[str, Sequence[np.ndarray]]

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from modeling_condenser.collection.collection import Collection, fingerprint_passages
+from modeling_condenser.collection.collection import Collection, find_rows, fingerprint_passages
 from modeling_condenser.collection.load import load_dev, load_reported
-from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.files.run_folder import hash_data, read_json, write_json
 from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
@@ -105,12 +104,11 @@ def evaluate(**settings: Any) -> Report:
     recipe, search = parse_settings(settings, EvaluationRecipe, SearchSettings)
     n_baselines = 1 if recipe.baseline else 0
     systems = parse_systems(filter(None, [recipe.baseline, *recipe.systems]), search)
-    exports = [system for system in systems[n_baselines:] if system.is_export]
-    if recipe.card and (recipe.task != "retrieval" or not exports):
-        raise ValueError(
-            "card is true, but only retrieval by a local export, named without settings, is shown "
-            "on its card."
-        )
+    exports = []
+    if recipe.card:
+        from .results_on_cards import add_to_card, find_exports
+
+        exports = find_exports(systems[n_baselines:], recipe.task)
     out, collection = Path(recipe.output_dir), None
     if recipe.task == "retrieval":
         collection = load_reported(recipe.collection, split=recipe.split)
@@ -129,13 +127,12 @@ def evaluate(**settings: Any) -> Report:
         name, split = Path(recipe.collection).stem, recipe.task.replace("_", " ")
         folder = out / as_folder(name)
         items = read_items(recipe.collection, recipe.task)
-        evaluations = [measure_similarity(system.open(), items) for system in systems]
-        results = [
-            SystemResult(system.name, evaluation, settings=system.settings)
-            for system, evaluation in zip(systems, evaluations, strict=True)
-        ]
+        results = []
+        for system in systems:
+            evaluation = measure_similarity(system.open(), items)
+            results.append(SystemResult(system.name, evaluation, settings=system.settings))
     if recipe.cost:
-        results = list(map(_add_cost, systems, results))
+        results = [_add_cost(*pair) for pair in zip(systems, results, strict=True)]
     report = write_report(
         folder,
         results,
@@ -145,12 +142,10 @@ def evaluate(**settings: Any) -> Report:
         command=make_command(settings, [system.text for system in systems], recipe.collection),
         seed=recipe.seed,
     )
-    if recipe.card and collection:
-        from .results_on_cards import add_to_card
-
+    for system in exports:
+        assert collection is not None
         complete = {"settings": settings, "recipe": recipe, "search": search}
-        for system in exports:
-            add_to_card(report, system, systems, collection, **complete)
+        add_to_card(report, system, systems, collection, **complete)
     return report
 
 
@@ -231,12 +226,12 @@ def _add_cost(system: System, result: SystemResult) -> SystemResult:
 
 
 def make_command(settings: Mapping[str, Any], systems: Sequence[str], collection: str) -> str:
-    """The command with these settings, for systems (the baseline first) and a collection."""
-    stated = {name: value for name, value in settings.items() if name not in _NOT_IN_COMMAND}
-    if stated.get("baseline"):
-        stated["baseline"], *systems = systems
+    """The command with these settings, for systems (a baseline first) and a collection."""
+    options = {name: value for name, value in settings.items() if name not in _NOT_IN_COMMAND}
+    if options.get("baseline"):
+        options["baseline"], *systems = systems
     words = ["condenser", "evaluate", *systems, collection]
-    for name, value in stated.items():
+    for name, value in options.items():
         if value is not None:
             values = value if isinstance(value, list | tuple) else [value]
             texts = [item if isinstance(item, str) else json.dumps(item) for item in values]

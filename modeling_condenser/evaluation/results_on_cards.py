@@ -8,12 +8,32 @@ from typing import Any
 from modeling_condenser.collection.collection import Collection, fingerprint_passages
 from modeling_condenser.files.hub import split_revision
 from modeling_condenser.publishing.card import PLACEHOLDER, write_card
-from modeling_condenser.publishing.provenance import EvaluationResult, add_result, hub_name
-from modeling_condenser.retrieval.dense import SearchSettings
+from modeling_condenser.publishing.provenance import (
+    PROVENANCE_FILE,
+    EvaluationResult,
+    add_result,
+    hub_name,
+)
+from modeling_condenser.retrieval.dense import EXACT, SearchSettings
 from modeling_condenser.retrieval.systems import System
 
 from .evaluate import INDEX_SETTINGS, EvaluationRecipe, make_command
 from .report import Report
+
+
+def find_exports(systems: Sequence[System], task: str) -> list[System]:
+    """The local exports, used as they are; a ValueError if none, or if the task has no card."""
+    exports = []
+    for system in systems:
+        has_provenance = (Path(system.model) / PROVENANCE_FILE).is_file()
+        if system.kind == "encoder" and has_provenance and not system.settings.keys() - {"dtype"}:
+            exports.append(system)
+    if task != "retrieval" or not exports:
+        raise ValueError(
+            "card is true, but only retrieval by a local export, named without settings, is shown "
+            "on its card."
+        )
+    return exports
 
 
 def add_to_card(
@@ -50,9 +70,11 @@ def add_to_card(
                     "p_value": comparison.p_adjusted,
                 }
             )
-    changed = search.changed(*INDEX_SETTINGS)
-    if (dtype := system.settings.get("dtype", "float32")) != "float32":
-        changed["dtype"] = dtype
+    conditions = {name: getattr(search, name) for name in INDEX_SETTINGS}
+    conditions["dtype"] = system.settings.get("dtype", "float32")
+    for name, usual in (("index", EXACT), ("search_parameters", None), ("dtype", "float32")):
+        if conditions[name] == usual:
+            del conditions[name]
     is_local = Path(recipe.collection).exists() or hub_name(recipe.collection) is None
     source, revision = (None, None) if is_local else split_revision(recipe.collection)
     texts = [_publish(each, system.model) for each in systems]
@@ -65,7 +87,7 @@ def add_to_card(
         values=dict(evaluation.means),
         source=source,
         revision=revision,
-        search=changed,
+        search=conditions,
         intervals=intervals,
         comparisons=comparisons,
         shared_queries=dict(collection.shared),

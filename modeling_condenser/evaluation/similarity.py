@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from modeling_condenser.collection.text_files import read_rows
+from modeling_condenser.collection.rows import read_rows
 
 from .measures import (
     Comparison,

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.reduce import sample_collection
+from modeling_condenser.collection.collection import Collection, sample_collection
 
 from .measures import ALPHA, Comparison, compare, measure_in_memory
 

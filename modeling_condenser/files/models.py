@@ -297,9 +297,6 @@ def open_model(
     import torch
     from safetensors import SafetensorError
 
-    from modeling_condenser import register_auto_classes
-
-    register_auto_classes()  # a command imports the package without registering
     parse_settings({**dict.fromkeys(_LENGTHS, 1), **overrides}, EncodingContract)  # checks
     if dtype not in get_args(Dtype):
         raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(get_args(Dtype))}.")

@@ -20,14 +20,15 @@ import pandas as pd
 import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value, concatenate_datasets, load_dataset
 
-from modeling_condenser.collection.collection import Collection, fingerprint_passages
-from modeling_condenser.collection.load import load_collection
-from modeling_condenser.collection.passages import (
+from modeling_condenser.collection.collection import (
+    Collection,
     PassageIndex,
-    fingerprint_rows,
+    fingerprint_passages,
     plain_text,
     titles_and_texts,
 )
+from modeling_condenser.collection.load import load_collection
+from modeling_condenser.collection.rows import fingerprint_rows
 from modeling_condenser.files.hub import split_revision
 from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.pretraining.counter_random import EpochKeys

@@ -16,9 +16,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Poolin
 from torch.utils.data import SequentialSampler
 from transformers.trainer_utils import TrainOutput
 
-from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.collection import Collection, sample_collection
 from modeling_condenser.collection.load import load_collection, load_dev
-from modeling_condenser.collection.reduce import sample_collection
 from modeling_condenser.encoder_parts import freeze_pooler
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import measure_in_memory

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.passages import PassageIndex, hash_text
+from modeling_condenser.collection.collection import Collection, PassageIndex, hash_text
 
 
 def open_text(file: Path) -> TextIO:

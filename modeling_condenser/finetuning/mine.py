@@ -23,14 +23,14 @@ import torch
 from scipy.special import expit
 from sentence_transformers import CrossEncoder
 
+from modeling_condenser.collection.answers import AnswerMatcher
 from modeling_condenser.collection.collection import (
     Collection,
+    PassageIndex,
     fingerprint_judgements,
     fingerprint_passages,
 )
-from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.collection.load import load_collection, load_dev
-from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.encoding.embeddings import local_device
 from modeling_condenser.files.models import find_model_folder
 from modeling_condenser.files.run_folder import (

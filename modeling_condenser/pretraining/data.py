@@ -29,9 +29,9 @@ from datasets import Dataset, Features, List, Value
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.collection.chunks import CHUNK_CHARACTERS, in_chunks, rows_a_read
 from modeling_condenser.collection.sentences import sentence_starts
 
+from .chunks import CHUNK_CHARACTERS, in_chunks, rows_a_read
 from .collator import text_room
 from .counter_random import EpochKeys, random_keys, uniforms
 from .documents import cache_file

@@ -11,22 +11,21 @@ from datasets import Dataset, Features, Value, concatenate_datasets, config, loa
 from datasets.config import DATASET_STATE_JSON_FILENAME, DATASETDICT_JSON_FILENAME
 from datasets.fingerprint import Hasher
 
-from modeling_condenser.collection.beir import CORPUS_FILE
-from modeling_condenser.collection.documents import (
+from modeling_condenser.collection.conversion import (
     DOCUMENT_ENDINGS,
     TABLE_ENDINGS,
     TEXT_COLUMNS,
     DocumentReader,
     find_files,
 )
-from modeling_condenser.collection.load import resolve_collection_name
-from modeling_condenser.collection.passages import file_states, store_rows
-from modeling_condenser.collection.text_files import (
-    find_file,
+from modeling_condenser.collection.load import CORPUS_FILE, find_file, resolve_collection_name
+from modeling_condenser.collection.rows import (
+    file_states,
     load_hub_rows,
     match_paths,
     plain_ending,
     read_rows,
+    store_rows,
 )
 from modeling_condenser.files.settings import check_least, parse_settings
 

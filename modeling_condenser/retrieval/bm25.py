@@ -14,7 +14,7 @@ import pyarrow as pa
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import fingerprint_passages
-from modeling_condenser.collection.passages import iterate_rows
+from modeling_condenser.collection.rows import iterate_rows
 from modeling_condenser.encoding.embeddings import id_column
 from modeling_condenser.files.run_folder import bar, build_once
 

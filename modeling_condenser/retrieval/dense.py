@@ -19,9 +19,7 @@ import faiss
 import numpy as np
 
 from modeling_condenser.encoding.embeddings import Embeddings, check_vectors, find_best
-from modeling_condenser.files.models import Dtype
 from modeling_condenser.files.run_folder import build_once
-from modeling_condenser.files.settings import check_least
 
 from .runs import Run, cut_run
 
@@ -33,6 +31,7 @@ logger = logging.getLogger(__name__)
 EXACT = "Flat"
 INDEX_FILE = "index.faiss"
 EMBEDDINGS_FOLDER = "embeddings"
+_RECALL_QUERIES = 1000
 _SPARE = 32  # candidates beyond the depth, for breaking ties
 
 
@@ -49,25 +48,16 @@ class SearchSettings:
         search_parameters: of the index, such as "nprobe=16" or "efSearch=128".
         devices: to encode on, one worker each, such as "cuda:0,cuda:1"; by default all GPUs, or the
             CPU.
-        dtype: of the weights of encoders that have none themselves (`MODEL,dtype=bfloat16`):
-            "float32", "bfloat16" or "int8" (on a CPU, after `condenser export --onnx int8`).
-        truncate_dim: search by this many first numbers of each vector, for encoders that have none
-            themselves (`MODEL,truncate_dim=64`); all by default. The whole vectors are stored.
-        recall_queries: on how many queries to measure the recall of an index; 0 for none.
 
     Raises:
-        ValueError: a number is too small, or `search_parameters` are given without an index.
+        ValueError: `search_parameters` are given without an index.
     """
 
     index: str = EXACT
     search_parameters: str | None = None
     devices: str | None = None
-    dtype: Dtype = "float32"
-    truncate_dim: int | None = None
-    recall_queries: int = 1000
 
     def __post_init__(self) -> None:
-        check_least(self, truncate_dim=1, recall_queries=0)
         if self.is_exact and self.search_parameters is not None:
             raise ValueError(
                 f"search_parameters is {self.search_parameters!r}, but exact search has none: name"
@@ -82,11 +72,6 @@ class SearchSettings:
     def device_list(self) -> list[str] | None:
         return self.devices.split(",") if self.devices else None
 
-    def changed(self, *names: str) -> dict[str, Any]:
-        """Return those of these fields that do not have their default values."""
-        values = {name: getattr(self, name) for name in names}
-        return {name: v for name, v in values.items() if v != getattr(SearchSettings, name)}
-
 
 @dataclass(frozen=True)
 class DenseSearcher:
@@ -95,7 +80,6 @@ class DenseSearcher:
     retriever: "Retriever"
     embeddings: Embeddings
     index: faiss.Index | None = None
-    settings: SearchSettings = SearchSettings()
     bytes_per_vector: float | None = None  # in the index, or in the embeddings
 
     def search(self, queries: Mapping[str, str], depth: int) -> Run:
@@ -109,8 +93,8 @@ class DenseSearcher:
         )
 
     def measure_recall(self, queries: Mapping[str, str], run: Run, *, depth: int) -> dict[str, Any]:
-        """Measure the recall of a run against exact search; empty for exact search."""
-        sample = dict(islice(queries.items(), self.settings.recall_queries))
+        """Measure the recall against exact search on 1,000 queries; empty for exact search."""
+        sample = dict(islice(queries.items(), _RECALL_QUERIES))
         if self.index is None or not sample:
             return {}
         exact = replace(self, index=None).search(sample, depth)

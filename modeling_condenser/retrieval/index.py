@@ -8,7 +8,7 @@ bm25, embeddings, index-*   of the system
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -19,16 +19,15 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 
-from modeling_condenser.collection.beir import CORPUS_FILE
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.load import load_dev, load_passages
-from modeling_condenser.collection.passages import (
+from modeling_condenser.collection.collection import (
     COLUMNS,
+    Collection,
     PassageIndex,
     check_passages,
-    iterate_rows,
 )
-from modeling_condenser.collection.text_files import read_json as read_json_rows
+from modeling_condenser.collection.load import CORPUS_FILE, load_dev, load_passages
+from modeling_condenser.collection.rows import iterate_rows
+from modeling_condenser.collection.rows import read_json as read_json_rows
 from modeling_condenser.files.run_folder import (
     atomic_file,
     atomic_folder,
@@ -145,7 +144,8 @@ class Index:
         if not (folder / PASSAGES_FILE).is_file():
             raise FileNotFoundError(f"{folder} holds no complete index: use Index.build first.")
         content = read_json(folder / INDEX_FILE, {})
-        [settings] = parse_settings(content["settings"], SearchSettings)
+        names = [field.name for field in fields(SearchSettings)]  # earlier versions wrote more
+        settings = SearchSettings(**{name: content["settings"].get(name) for name in names})
         [system] = parse_systems([content["system"]], settings)
         index = cls(folder, system, settings)
         index._state = index._prepare(Dataset.from_file(str(folder / PASSAGES_FILE)))

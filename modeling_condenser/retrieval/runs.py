@@ -20,6 +20,13 @@ from ir_measures import RR
 from modeling_condenser.collection.collection import Qrels
 from modeling_condenser.files.run_folder import atomic_file
 
+logger = logging.getLogger(__name__)
+
+RRF_K = 60  # Cormack, Clarke & Büttcher (2009), section 2
+CANDIDATES = 100
+"""How many of the best passages of each run are fused, at any depth; so weights stay comparable."""
+FEWEST_QUERIES = 20  # to choose a fusion on
+
 Run = dict[str, dict[str, float]]
 """Query id -> passage id -> score; a query without passages has an empty dict or no entry."""
 
@@ -92,13 +99,6 @@ def read_run(path: str | Path) -> Run:
                 ) from None
             run[query_id][passage_id] = value
     return run
-
-
-logger = logging.getLogger(__name__)
-
-RRF_K = 60  # Cormack, Clarke & Büttcher (2009), section 2
-CANDIDATES = 100
-"""How many of the best passages of each run are fused, at any depth; so weights stay comparable."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,6 @@ FUSIONS = {"rrf": Fusion(), **{f"{i / 10}": Fusion(i / 10) for i in range(1, 10)
 
 DEFAULT = FUSIONS["0.5"]
 """Where there are no dev queries to choose a fusion on, or too few."""
-
-FEWEST_QUERIES = 20
 
 
 def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:

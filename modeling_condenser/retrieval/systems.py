@@ -34,7 +34,6 @@ from modeling_condenser.files.run_folder import (
     read_json,
 )
 from modeling_condenser.files.settings import convert_settings, split_name
-from modeling_condenser.publishing.provenance import PROVENANCE_FILE
 
 from .bm25 import WORDS_VERSION, Bm25
 from .dense import EMBEDDINGS_FOLDER, INDEX_FILE, DenseSearcher, SearchSettings, build_approximate
@@ -67,7 +66,7 @@ class System:
         model: "bm25", a TREC run file, folder or Hub name of an encoder, or "hybrid:ENCODER".
         settings: arguments of `Bm25` or `Retriever`, and `fusion` and `language` of a hybrid.
         stated_name: replaces the name that is made from model and settings.
-        devices: to encode on; by default all GPUs, or the CPU.
+        devices: to encode on, as in `SearchSettings`.
         opened: the encoder that was opened last; the systems of one call share it.
     """
 
@@ -88,12 +87,6 @@ class System:
     @property
     def has_vectors(self) -> bool:
         return self.kind in ("encoder", "hybrid")
-
-    @property
-    def is_export(self) -> bool:
-        """Whether it is a local export as it is, whose card can show its results."""
-        has_provenance = (Path(self.model) / PROVENANCE_FILE).is_file()
-        return self.kind == "encoder" and has_provenance and not self.settings.keys() - {"dtype"}
 
     @property
     def encoder(self) -> "System":
@@ -139,15 +132,6 @@ class System:
         if not Path(place).exists():
             return self.text
         return replace(self, model=self.model.removesuffix(place) + _base_name(place)).text
-
-    def completed(self, search: SearchSettings) -> "System":
-        """Return the system with the settings of a search that it does not have itself."""
-        if not self.has_vectors:
-            return self
-        settings = dict(self.settings)
-        for name, value in search.changed("dtype", "truncate_dim").items():
-            settings.setdefault(name, value)
-        return replace(self, settings=settings, devices=search.device_list)
 
     def open(self) -> "Retriever":
         """Load the encoder, unless it was the one that was opened last."""
@@ -202,19 +186,18 @@ def parse_system(system: SystemLike) -> System:
 
 
 def parse_systems(systems: Iterable[SystemLike], search: SearchSettings) -> list[System]:
-    """Parse the systems of one search, and complete them with its settings."""
+    """Parse the systems of one search, which share the encoder that was opened last."""
     parsed: dict[str, System] = {}
     opened: dict[str, Retriever] = {}
     for each in systems:
-        system = replace(parse_system(each).completed(search), opened=opened)
+        system = replace(parse_system(each), devices=search.device_list, opened=opened)
         if parsed.setdefault(system.name, system) != system:
             raise ValueError(
                 f"{parsed[system.name].model} and {system.model} have the same name"
                 f" {system.name!r}: rename one, as in {system.model},name=OTHER"
             )
-    unused = search.changed("index", "truncate_dim")
-    if unused and not any(system.has_vectors for system in parsed.values()):
-        raise ValueError(f"No system has vectors: leave out {', '.join(unused)}.")
+    if not search.is_exact and not any(system.has_vectors for system in parsed.values()):
+        raise ValueError("No system has vectors: leave out index.")
     return list(parsed.values())
 
 
@@ -292,9 +275,8 @@ def open_searcher(
         return StoredRun(read_run(system.model))
     if system.kind == "bm25":
         return Bm25(passages, folder=folder / BM25, **system.settings)
-    encoder = system.encoder.completed(settings)
     place = embeddings or folder / EMBEDDINGS_FOLDER
-    dense = _open_dense(encoder, passages, folder, place, settings, replace_all)
+    dense = _open_dense(system.encoder, passages, folder, place, settings, replace_all)
     if system.kind == "encoder":
         return dense
     language = system.settings.get("language")
@@ -336,7 +318,7 @@ def _open_dense(
     if encoder.dimension != retriever.dimension:
         vectors = vectors.truncated(retriever.dimension, retriever=retriever.passage_fingerprint)
     if settings.is_exact:
-        return DenseSearcher(retriever, vectors, None, settings, 4 * vectors.dimension)
+        return DenseSearcher(retriever, vectors, None, 4 * vectors.dimension)
     name = f"index-{settings.index}"
     if "truncate_dim" in system.settings:
         name += f"-{vectors.dimension}"
@@ -344,7 +326,7 @@ def _open_dense(
     parameters = settings.search_parameters
     index = build_approximate(vectors, settings.index, index_folder, parameters=parameters)
     n_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
-    return DenseSearcher(retriever, vectors, index, settings, n_bytes)
+    return DenseSearcher(retriever, vectors, index, n_bytes)
 
 
 def _copy_stored(retriever: "Retriever", passages: Dataset, place: Path) -> None:

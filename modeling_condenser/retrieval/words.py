@@ -16,7 +16,7 @@ import regex  # type: ignore[import-untyped]
 import Stemmer
 from datasets import Dataset
 
-from modeling_condenser.collection.passages import iterate_rows
+from modeling_condenser.collection.rows import iterate_rows
 
 from .without_jax import bm25s
 

@@ -29,11 +29,11 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
 
 def relevant(out: Path) -> dict[str, set[str]]:
     """Question -> its passages, of all splits."""
-    found: dict[str, set[str]] = {}
+    judged: dict[str, set[str]] = {}
     for file in (out / "qrels").glob("*.tsv"):
         loaded = load_collection(out, split=file.stem)
-        found |= {loaded.queries[query]: {*grades} for query, grades in loaded.qrels.items()}
-    return found
+        judged |= {loaded.queries[query]: {*grades} for query, grades in loaded.qrels.items()}
+    return judged
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
         assert judged[question] == {f"my_files/{name}" for name in passages}, question
     assert len(judged) == 257
     loaded = {split: load_collection(out, split=split) for split in ("train", "dev", "test")}
-    assert done.questions == {split: len(found.queries) for split, found in loaded.items()}
+    assert done.questions == {split: len(part.queries) for split, part in loaded.items()}
     assert min(done.questions.values()) > 20
     documents = [
         {row if "rows.jsonl" in row else row.partition("#")[0] for row in passages}
@@ -165,7 +165,7 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
     ]
     assert not (documents[0] & documents[1] or (documents[0] | documents[1]) & documents[2])
     # A run file of today fits the queries of next week.
-    names = {text: query for found in loaded.values() for query, text in found.queries.items()}
+    names = {text: query for part in loaded.values() for query, text in part.queries.items()}
     pd.DataFrame(LABELS[1:], columns=columns).to_csv(labels, index=False)
     collect(**settings)
     fewer = [json.loads(line) for line in (out / "queries.jsonl").read_text().splitlines()]
@@ -236,6 +236,24 @@ def test_a_label_is_about_each_passage_that_has_a_part_of_its_text(tmp_path, wri
     }
 
 
+def test_a_quote_judges_all_passages_of_a_document_that_have_it(tmp_path, write_text):
+    file = write_text("# A\n\nIt is free.\n\n# B\n\nIt is free.\n\n# C\n\nAnd more.", "a.md")
+    labels = write_text("question,passage\nwhat,it is free\npart,free\n", "labels.csv")
+    collect(sources=file, out=tmp_path / "out", labels=labels)
+    assert relevant(tmp_path / "out") == {
+        "what": {"a.md#1", "a.md#2"},
+        "part": {"a.md#1", "a.md#2"},
+    }
+
+
+def test_a_quote_of_two_equal_sentences_is_found_over_the_end_of_a_passage(tmp_path, write_text):
+    press = "Please press the big red button now."
+    file = write_text(f"First open the green box there. {press} {press} Then close it.", "a.txt")
+    labels = write_text(f"question,passage\nhow,{press} {press}\n", "labels.csv")
+    collect(sources=file, out=tmp_path / "out", labels=labels, max_tokens=16)
+    assert relevant(tmp_path / "out") == {"how": {"a.txt#1", "a.txt#2"}}
+
+
 def test_labels_find_texts_and_files_whatever_the_unicode_form(tmp_path, write_text):
     file = write_text("Die Bru\u0308cke ist scho\u0308n und \ufb01nster.", "wells.txt")
     mill = write_text("Mills.", "Mu\u0308hle.txt")
@@ -282,6 +300,12 @@ def test_a_title_that_is_as_long_as_a_passage_leaves_half_of_it_to_the_text(tmp_
     assert sizes == [(10, 10)]  # the other two are copies
 
 
+def test_thai_passages_never_begin_with_a_combining_mark(tmp_path):
+    (tmp_path / "a.txt").write_text("ที่นี่" * 30)
+    collect(sources=tmp_path / "a.txt", out=tmp_path / "out", max_tokens=17)
+    assert {row["text"][0] for row in rows_of(tmp_path / "out")} == {"ท"}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -316,8 +340,8 @@ def test_a_stated_encoding_is_used_where_text_is_not_utf8(tmp_path):
     (tmp_path / "in/pl.csv").write_bytes("text,title\nProszę o zwrot,Książka\n".encode("cp1250"))
     (tmp_path / "in/utf8.csv").write_text("title,text\nBook,größer\n")
     collect(sources=tmp_path / "in", out=tmp_path / "out", encoding="cp1250")
-    found = [(row["title"], row["text"]) for row in rows_of(tmp_path / "out")]
-    assert found == [("Książka", "Proszę o zwrot"), ("Book", "größer")]
+    texts = [(row["title"], row["text"]) for row in rows_of(tmp_path / "out")]
+    assert texts == [("Książka", "Proszę o zwrot"), ("Book", "größer")]
 
 
 def test_names_that_are_no_unicode_are_collected(tmp_path):

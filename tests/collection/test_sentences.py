@@ -47,8 +47,8 @@ def test_a_text_is_cut_at_its_sentences_in_every_script(sentences):
     ],
 )
 def test_each_line_of_a_list_a_log_or_a_table_is_a_sentence(lines):
-    found = sentences_of("\n".join(lines))
-    assert [sentence.strip() for sentence in found] == [
+    sentences = sentences_of("\n".join(lines))
+    assert [sentence.strip() for sentence in sentences] == [
         line.strip() for line in lines if line.strip()
     ]
 

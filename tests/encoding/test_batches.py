@@ -46,7 +46,7 @@ def test_a_padded_batch_is_what_the_tokenizer_itself_would_pad(side, tokenizer, 
     tokenizer.padding_side = side
     texts = batches.tokenize_texts(tokenizer, MIXED, max_length=32, token_type_ids=True)
     seen: list[int] = []
-    for rows, found in batches.make_batches(texts, tokenizer=tokenizer, token_budget=64):
+    for rows, actual in batches.make_batches(texts, tokenizer=tokenizer, token_budget=64):
         expected = tokenizer(
             [MIXED[row] for row in rows],
             truncation=True,
@@ -55,8 +55,8 @@ def test_a_padded_batch_is_what_the_tokenizer_itself_would_pad(side, tokenizer, 
             return_token_type_ids=True,
             return_tensors="pt",
         )
-        assert set(found) == set(expected) == {"input_ids", "attention_mask", "token_type_ids"}
-        for name, column in found.items():
+        assert set(actual) == set(expected) == {"input_ids", "attention_mask", "token_type_ids"}
+        for name, column in actual.items():
             torch.testing.assert_close(column, expected[name], rtol=0, atol=0)
         seen.extend(rows.tolist())
     assert sorted(seen) == list(range(len(MIXED)))
@@ -80,8 +80,8 @@ def test_a_long_text_is_cut_as_by_its_tokenizer(side, texts, monkeypatch):
         expected = tokenizer(long, truncation=True, max_length=max_length)["input_ids"]
         with monkeypatch.context() as patch:
             patch.setattr(type(tokenizer), "__call__", note)
-            found = batches.tokenize_texts(tokenizer, long, max_length=max_length)["input_ids"]
-        assert [ids.tolist() for ids in found] == expected
+            actual = batches.tokenize_texts(tokenizer, long, max_length=max_length)["input_ids"]
+        assert [ids.tolist() for ids in actual] == expected
     # Of the first text only the beginning is read; those of one long word are read again, whole.
     assert max(read) == (len(long[0]) if side == "left" else 30_000)
 
@@ -122,9 +122,9 @@ def encode(retriever: Retriever) -> tuple[np.ndarray, list[tuple[int, ...]]]:
 def test_packed_vectors_are_those_of_transformers(name, pooling, texts, tmp_path):
     folder = BACKBONES[name].save(tmp_path, texts)
     retriever = packed(folder, pooling=pooling, token_budget=64)
-    found, shapes = encode(retriever)
+    actual, shapes = encode(retriever)
     expected = plain_vectors(folder, MIXED, pooling=pooling).numpy()
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
     expected_rows = BACKBONES[name].packed
     assert retriever._is_packed == (expected_rows is not None)
     if retriever._is_packed:
@@ -142,12 +142,12 @@ def test_modules_read_cls_alone_and_padded_batches_of_others_are_as_before(bert_
         similarity_fn_name="cosine",
     )
     retriever = packed(folder)
-    found, shapes = encode(retriever)
+    actual, shapes = encode(retriever)
     assert [shape[3] for shape in shapes] == [len(MIXED) + 1]  # and the filler
-    theirs = retriever.model.encode(MIXED, show_progress_bar=False)
-    np.testing.assert_allclose(found, theirs, rtol=0, atol=2e-6)
+    by_the_library = retriever.model.encode(MIXED, show_progress_bar=False)
+    np.testing.assert_allclose(actual, by_the_library, rtol=0, atol=2e-6)
     untouched = Retriever(folder, device="cpu").model.encode(MIXED, show_progress_bar=False)
-    assert np.array_equal(theirs, untouched)
+    assert np.array_equal(by_the_library, untouched)
 
 
 def test_prompts_are_excluded_and_segment_ids_are_packed_too(bert_folder, tmp_path):
@@ -161,8 +161,8 @@ def test_prompts_are_excluded_and_segment_ids_are_packed_too(bert_folder, tmp_pa
     expected = retriever.model.encode(MIXED, prompt_name="query", show_progress_bar=False)
     for budget in (2048, 64):
         retriever.token_budget = budget
-        found, shapes = encode(retriever)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+        actual, shapes = encode(retriever)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-6)
         assert all(shape[:2] == shape[2:] and shape[0] == 1 for shape in shapes)
 
 

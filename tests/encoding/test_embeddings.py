@@ -110,7 +110,6 @@ def test_a_collection_is_encoded_with_a_record_and_a_table(bert_folder, collecti
     record = made.record
     assert record["passages_per_second"] == pytest.approx(60 / record["seconds"])
     assert (record["n_encoded"], record["devices"]) == (60, ["cpu"])
-    assert 50e6 < record["peak_memory_bytes"] < 5e9
     assert [file.name for file in (tmp_path / "table").iterdir()] == ["data-00000-of-00001.parquet"]
     for word, message in (
         ("poling=mean", "no setting 'poling'; it has pooling"),

@@ -30,8 +30,8 @@ def retriever(bert_folder: Path) -> Retriever:
     return Retriever(bert_folder, pooling="mean", device="cpu")
 
 
-def assert_close(found: Any, expected: Any, *, atol: float = 1e-5) -> None:
-    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+def assert_close(actual: Any, expected: Any, *, atol: float = 1e-5) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -48,9 +48,9 @@ def test_an_export_is_encoded_by_its_contract_unless_other_settings_are_stated(b
         queries, documents = retriever.encode_queries(TEXTS), retriever.encode_passages(passages)
         assert_close(queries, plain_vectors(export, TEXTS, 8))
         assert_close(documents, plain_vectors(export, titled, 20))
-    stated = {"pooling": "mean", "similarity": "cosine", "query_max_length": 9}
-    other = Retriever(export, **stated, title_separator=None)
-    assert other.contract == replace(contract, **stated)
+    overrides = {"pooling": "mean", "similarity": "cosine", "query_max_length": 9}
+    other = Retriever(export, **overrides, title_separator=None)
+    assert other.contract == replace(contract, **overrides)
     expected = F.normalize(plain_vectors(export, TEXTS, 9, pooling="mean"))
     assert_close(other.encode_queries(TEXTS), expected)
 
@@ -111,14 +111,14 @@ def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(bert_
     passages = retriever.encode_passages(as_passages(MIXED, titles))
     assert_close(passages, unit(model.encode_document(titled)))
 
-    stated = Retriever(folder, pooling="max", query_prompt="")  # replaces that of the model
-    assert stated.contract.pooling == "max"
+    with_max = Retriever(folder, pooling="max", query_prompt="")  # replaces that of the model
+    assert with_max.contract.pooling == "max"
     features = {"sentence_embedding": plain_vectors(bert_folder, MIXED, 40, pooling="max")}
     with torch.no_grad():
         for module in list(model)[2:]:
             features = module(features)
     expected = unit(features["sentence_embedding"][:, :10].numpy())
-    assert_close(stated.encode_queries(MIXED), expected)
+    assert_close(with_max.encode_queries(MIXED), expected)
 
 
 def test_segment_ids_are_passed_if_the_contract_says_so(bert_folder, tmp_path):
@@ -142,8 +142,8 @@ def test_neither_budget_nor_window_nor_company_changes_a_vector(bert_folder, tex
         assert_close(retriever.encode_queries(some), expected, atol=1e-6)
     monkeypatch.setattr(encoding, "WINDOW", 7)
     assert_close(retriever.encode_queries(some), expected, atol=1e-6)
-    found = retriever.encode_passages(as_passages(some).select(range(3, 30)))
-    assert_close(found, expected[3:30], atol=1e-6)
+    actual = retriever.encode_passages(as_passages(some).select(range(3, 30)))
+    assert_close(actual, expected[3:30], atol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -152,10 +152,10 @@ def test_bfloat16_vectors_are_close_to_those_of_float32(pooling, bert_folder, te
     single = Retriever(bert_folder, pooling=pooling, similarity="cosine")
     half = Retriever(bert_folder, pooling=pooling, similarity="cosine", dtype="bfloat16")
     assert {weight.dtype for weight in half.model.parameters()} == {torch.bfloat16}
-    found, expected = half.encode_queries(some), single.encode_queries(some)
-    assert (found * expected).sum(axis=1).min() > 0.999
-    assert np.abs(found - expected).max() > 1e-4  # else nothing was rounded
-    assert_close(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    actual, expected = half.encode_queries(some), single.encode_queries(some)
+    assert (actual * expected).sum(axis=1).min() > 0.999
+    assert np.abs(actual - expected).max() > 1e-4  # else nothing was rounded
+    assert_close(np.linalg.norm(actual, axis=1), 1, atol=1e-6)
     assert half.fingerprint != single.fingerprint
 
 
@@ -170,18 +170,18 @@ def test_a_blank_text_without_special_tokens_is_a_padding_token(dtype, bert_fold
     retriever = Retriever(folder, pooling="max", device="cpu", dtype=dtype)
     ids = torch.tensor([[retriever.model.tokenizer.pad_token_id]])
     expected = AutoModel.from_pretrained(folder)(ids).last_hidden_state[0].detach().numpy()
-    for found in (retriever.encode_queries([""]), retriever.encode_passages(["Why?", " "])[1:]):
-        np.testing.assert_allclose(found, expected, atol=1e-5 if dtype == "float32" else 0.05)
+    for actual in (retriever.encode_queries([""]), retriever.encode_passages(["Why?", " "])[1:]):
+        np.testing.assert_allclose(actual, expected, atol=1e-5 if dtype == "float32" else 0.05)
 
 
 def test_search_ranks_texts(retriever, texts):
     queries, passages = [texts[3], "Why?"], texts[:30]
     vectors = retriever.encode_passages(passages)
     scores = retriever.encode_queries(queries) @ vectors.T
-    found = retriever.search(iter(queries), iter(passages), depth=4)
+    actual = retriever.search(iter(queries), iter(passages), depth=4)
     for query, best in enumerate(np.argsort(-scores, axis=1)[:, :4]):
-        assert [text for text, _ in found[query]] == [passages[row] for row in best]
-        assert [score for _, score in found[query]] == pytest.approx(scores[query, best])
+        assert [text for text, _ in actual[query]] == [passages[row] for row in best]
+        assert [score for _, score in actual[query]] == pytest.approx(scores[query, best])
     assert len(retriever.search(["Why?"], ["Because."], depth=10)[0]) == 1
     assert retriever.encode_passages(as_passages([])).shape == (0, 32)
 
@@ -222,7 +222,7 @@ def test_a_gpu_gives_the_vectors_of_the_cpu(bert_folder, texts, pooling, dtype, 
     some = [*MIXED, *texts]
     on_gpu = Retriever(bert_folder, pooling=pooling, device="cuda", token_budget=900, dtype=dtype)
     on_cpu = Retriever(bert_folder, pooling=pooling, device="cpu")
-    found = on_gpu.encode_passages(as_passages(some))
+    actual = on_gpu.encode_passages(as_passages(some))
     assert on_gpu.model.device.type == "cuda"
-    assert_close(found, on_cpu.encode_queries(some), atol=tolerance)
-    assert np.array_equal(found, on_gpu.encode_passages(as_passages(some)))
+    assert_close(actual, on_cpu.encode_queries(some), atol=tolerance)
+    assert np.array_equal(actual, on_gpu.encode_passages(as_passages(some)))

@@ -37,8 +37,8 @@ LABELLED = {
 @pytest.mark.parametrize("expected", LABELLED)
 def test_questions_get_the_type_that_a_person_gave_them(expected):
     questions = [" ".join(each.split()) for each in LABELLED[expected].split("|")]
-    found = {question: answer_type(question) for question in questions}
-    assert {question: t for question, t in found.items() if t != expected} == {}
+    actual = {question: answer_type(question) for question in questions}
+    assert {question: t for question, t in actual.items() if t != expected} == {}
 
 
 def test_groups_are_in_order_and_leave_out_what_has_none():

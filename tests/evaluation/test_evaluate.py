@@ -31,16 +31,16 @@ from tests.publishing.making import plain_vectors, write_collection
 
 
 def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, collection, tmp_path):
-    theirs = write_run({"q40": {"p40": 2.0, "p41": 1.0}}, tmp_path / "theirs.trec", tag="x")
+    run_file = write_run({"q40": {"p40": 2.0, "p41": 1.0}}, tmp_path / "theirs.trec", tag="x")
     prompt = 'find, as "a=b",\nthis: '
     plain = {"model": str(bert_folder), "pooling": "mean", "query_prompt": prompt, "name": "plain"}
     settings = {"measures": ["MRR@10", "R@20"], "output_dir": tmp_path / "out", "depth": 30}
-    systems = [retriever, plain, theirs]
+    systems = [retriever, plain, run_file]
     named = {"systems": systems, "collection": collection, "baseline": "bm25"}
     report = evaluate(**named, **settings)
     folder = tmp_path / "out" / "small" / "test"
-    stated = json.loads((folder / "results.json").read_text())["systems"]["plain"]["settings"]
-    assert stated == {"pooling": "mean", "query_prompt": prompt}
+    settings = json.loads((folder / "results.json").read_text())["systems"]["plain"]["settings"]
+    assert settings == {"pooling": "mean", "query_prompt": prompt}
     assert report.file == folder / "report.md"
     assert list(report.means) == ["bm25", "retriever", "plain", "theirs"]
     # Of 20 queries the given run answers one, at rank 1.
@@ -52,8 +52,8 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
     command = report.content["command"]
     assert command.startswith("condenser evaluate ") and f" {collection} --baseline bm25" in command
     without = (folder / "results.json").read_text() + report.file.read_text()
-    for stated in (json.dumps(command)[1:-1], command):
-        without = without.replace(stated, "")
+    for setting in (json.dumps(command)[1:-1], command):
+        without = without.replace(setting, "")
     assert str(tmp_path) not in without  # paths are in the command only
 
     loaded = load_collection(collection)
@@ -64,12 +64,12 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
     asked = [f"why {query}" for query in loaded.queries.values()]
     passages = plain_vectors(retriever, texts, 24).double().numpy()
     queries = plain_vectors(retriever, asked, 8).double().numpy()
-    found = read_run(folder / "retriever" / "run-30.trec")
+    actual = read_run(folder / "retriever" / "run-30.trec")
     reciprocals = []
     for query_id, scores in zip(loaded.queries, queries @ passages.T, strict=True):
         best = np.argsort(-scores)
-        assert list(found[query_id]) == ids[best[:30]].tolist()
-        np.testing.assert_allclose(list(found[query_id].values()), scores[best[:30]], rtol=1e-5)
+        assert list(actual[query_id]) == ids[best[:30]].tolist()
+        np.testing.assert_allclose(list(actual[query_id].values()), scores[best[:30]], rtol=1e-5)
         rank = 1 + ids[best].tolist().index(f"p{query_id[1:]}")  # of the one relevant passage
         reciprocals.append(1 / rank if rank <= 10 else 0.0)
     assert report.means["retriever"]["MRR@10"] == pytest.approx(np.mean(reciprocals), abs=1e-9)
@@ -103,8 +103,8 @@ def test_a_run_is_used_again_only_for_the_same_search(collection, tmp_path, monk
     # Another depth is another file; another system or other passages replace the run.
     find(depth=5)
     assert opened == ["bm25"]
-    theirs = write_run({"q41": {"p41": 2.0}}, tmp_path / "theirs.trec", tag="x")
-    assert find(f"{theirs},name=bm25").means["MRR@10"] == 1 / 19
+    run_file = write_run({"q41": {"p41": 2.0}}, tmp_path / "theirs.trec", tag="x")
+    assert find(f"{run_file},name=bm25").means["MRR@10"] == 1 / 19
     whole = find()
     assert opened == ["bm25"] and find() == whole and not opened
     with (copied / "corpus.jsonl").open("a") as corpus:
@@ -114,9 +114,9 @@ def test_a_run_is_used_again_only_for_the_same_search(collection, tmp_path, monk
 
 
 def test_a_run_file_of_another_split_is_refused(collection, tmp_path):
-    theirs = write_run({"other": {"p40": 2.0}}, tmp_path / "theirs.trec", tag="x")
+    run_file = write_run({"other": {"p40": 2.0}}, tmp_path / "theirs.trec", tag="x")
     with pytest.raises(ValueError, match=r"theirs.trec has none of the 20 queries"):
-        evaluate_system(theirs, collection, tmp_path / "out")
+        evaluate_system(run_file, collection, tmp_path / "out")
 
 
 def test_an_approximate_index_reports_its_recall(retriever, collection, tmp_path):
@@ -253,20 +253,20 @@ def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_
     settings = {"collection": "owner/small", "measures": ["P@5"], "depth": 20, "card": True}
     report = evaluate(systems=folder, **settings)
     options = "owner/small --measures P@5 --depth 20"
-    [found] = read_results(folder)
-    assert (found.source, found.n_queries) == ("owner/small", 20)
-    assert found.command == f"condenser evaluate OWNER/NAME {options}"
+    [actual] = read_results(folder)
+    assert (actual.source, actual.n_queries) == ("owner/small", 20)
+    assert actual.command == f"condenser evaluate OWNER/NAME {options}"
     assert report.content["command"] == f"condenser evaluate {folder} {options}"
-    evaluate(systems=folder, dtype="bfloat16", **settings)
-    [_, found] = read_results(folder)
-    assert found.command.startswith("condenser evaluate OWNER/NAME,dtype=bfloat16 owner/small")
-    assert found.search == {"dtype": "bfloat16"} and "dtype=bfloat16" in found.key
+    evaluate(systems=f"{folder},dtype=bfloat16", **settings)
+    [_, actual] = read_results(folder)
+    assert actual.command.startswith("condenser evaluate OWNER/NAME,dtype=bfloat16 owner/small")
+    assert actual.search == {"dtype": "bfloat16"} and "dtype=bfloat16" in actual.key
     assert "exact search, dtype bfloat16, " in (folder / "README.md").read_text()
     # A baseline that searches with the model itself is named as the model is.
     evaluate(systems=folder, baseline=f"hybrid:{folder},fusion=rrf", **settings)
-    found, _ = read_results(folder)
+    actual, _ = read_results(folder)
     baseline = "owner/small --baseline hybrid:OWNER/NAME,fusion=rrf"
-    assert found.command.startswith(f"condenser evaluate OWNER/NAME {baseline}")
+    assert actual.command.startswith(f"condenser evaluate OWNER/NAME {baseline}")
     # With another similarity than its contract's, it is another system.
     with pytest.raises(ValueError, match="card is true, but only retrieval by a local export"):
         evaluate(systems=f"{folder},similarity=cosine", **settings)
@@ -280,10 +280,10 @@ def test_a_model_is_changed_only_if_its_card_is_asked_for_and_a_push_publishes_t
     report = evaluate(**settings)
     assert contents(folder) == before
     monkeypatch.setattr(push_module, "find_opening_error", lambda _: None)
-    how = {"license": "mit", "dry_run": True}
-    assert "model-index" not in push_module.push(folder=folder, name="owner/name", **how).card
+    options = {"license": "mit", "dry_run": True}
+    assert "model-index" not in push_module.push(folder=folder, name="owner/name", **options).card
     evaluate(card=True, **settings)
-    pushed = push_module.push(folder=folder, name="owner/name", **how)
+    pushed = push_module.push(folder=folder, name="owner/name", **options)
     figures = {f.metric_type: f.metric_value for f in ModelCard(pushed.card).data.eval_results}
     assert figures == {m: round(value, 4) for m, value in report.means["retriever"].items()}
     assert not any(name.startswith("evaluation/") for name in pushed.sizes)
@@ -295,10 +295,12 @@ def test_queries_that_are_passages_are_searched_one_passage_deeper(tmp_path):
     judged = [("a0", "a1", 1), ("a1", "a0", 1), ("a2", "a2", 1)]
     folder = write_collection(tmp_path / "claims", passages, passages, test=judged)
     result = evaluate_system("bm25", folder, tmp_path / "out", depth=2, measures=["R@2"])
-    found = read_run(result.run_file)
+    actual = read_run(result.run_file)
     # a2 is judged relevant to the query of its id, so it is another text.
-    assert [len(found[query]) for query in ("a0", "a1", "a2")] == [2, 2, 2]
-    assert "a0" not in found["a0"] and "a1" not in found["a1"] and next(iter(found["a2"])) == "a2"
+    assert [len(actual[query]) for query in ("a0", "a1", "a2")] == [2, 2, 2]
+    assert (
+        "a0" not in actual["a0"] and "a1" not in actual["a1"] and next(iter(actual["a2"])) == "a2"
+    )
     assert result.evaluation.means["R@2"] == 1.0
 
 

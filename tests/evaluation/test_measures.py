@@ -49,11 +49,11 @@ def test_every_measure_is_what_its_definition_says():
     passages = [f"p{i}" for i in range(300)]
     qrels, run = {}, {}
     for query in (f"q{i}" for i in range(30)):
-        judged, found = (rng.choice(passages, n, False).tolist() for n in (25, 200))
+        judged, actual = (rng.choice(passages, n, False).tolist() for n in (25, 200))
         grades = [3, *rng.integers(-1, 4, size=24).tolist()]
         scores = rng.integers(0, 40, size=200)  # with ties
         qrels[query] = dict(zip(judged, grades, strict=True))
-        run[query] = dict(zip(found, (scores / 7).tolist(), strict=True))
+        run[query] = dict(zip(actual, (scores / 7).tolist(), strict=True))
     evaluation = evaluate_run(qrels, run, measures=ALL_MEASURES)
     for name in ALL_MEASURES:
         expected = {
@@ -99,22 +99,22 @@ JUDGED = {"answers": ANSWERS, "passages": Dataset.from_dict(PASSAGES)}
 
 def test_hits_are_counted_where_a_text_holds_an_answer():
     assert list(evaluate_run({}, RUN, **JUDGED).means) == ["Hit@20", "Hit@100"]
-    found = evaluate_run({}, RUN, measures=["Hit@1", "Hit@2", "Hit@3", "Hit@100"], **JUDGED)
+    actual = evaluate_run({}, RUN, measures=["Hit@1", "Hit@2", "Hit@3", "Hit@100"], **JUDGED)
     others = dict.fromkeys(("where", "what", "nothing", "absent"), 0.0)
-    assert found.per_query["Hit@2"] == {**others, "when": 1.0}
-    assert found.per_query["Hit@3"]["where"] == 1.0
-    assert found.means == {"Hit@1": 0.0, "Hit@2": 0.2, "Hit@3": 0.4, "Hit@100": 0.4}
-    assert found.unanswerable == ("unknown",)
+    assert actual.per_query["Hit@2"] == {**others, "when": 1.0}
+    assert actual.per_query["Hit@3"]["where"] == 1.0
+    assert actual.means == {"Hit@1": 0.0, "Hit@2": 0.2, "Hit@3": 0.4, "Hit@100": 0.4}
+    assert actual.unanswerable == ("unknown",)
 
 
 def test_answers_and_judgements_are_measured_on_the_same_queries(caplog):
     qrels = {"when": {"p4": 1}, "where": {"p1": 0}, "what": {"p1": 2}}
     with caplog.at_level(logging.WARNING):
-        found = evaluate_run(qrels, RUN, measures=["Hit@2", "MRR@10"], **JUDGED)
+        actual = evaluate_run(qrels, RUN, measures=["Hit@2", "MRR@10"], **JUDGED)
     assert "The run has 2 passages a query, too few for MRR@10." in caplog.text
     hits, reciprocal = {"when": 1.0, "what": 0.0}, {"when": 1.0, "what": 0.5}
-    assert found.per_query == {"Hit@2": hits, "MRR@10": reciprocal}
-    assert list(found.means) == ["Hit@2", "MRR@10"] and found.unanswerable == ("where",)
+    assert actual.per_query == {"Hit@2": hits, "MRR@10": reciprocal}
+    assert list(actual.means) == ["Hit@2", "MRR@10"] and actual.unanswerable == ("where",)
 
 
 ONE, GRADED = {"q": {"a": 1.0}}, {"q": {"a": 1}}
@@ -143,13 +143,13 @@ def test_queries_have_numbers_as_names_because_a_provider_needs_them(monkeypatch
     monkeypatch.setitem(ir_measures.measures.registry, "F1", added)
     qrels = {"what is": {"p1": 1}, "q/2": {"p2": 1}, "empty": {"p2": 1}}
     run = {"q/2": {"p1": 2.0, "p2": 1.0}, "what is": {"p1": 1.0}}
-    found = evaluate_run(qrels, run, measures=["F1@3"]).per_query
-    assert found == {"F1@3": {"what is": 0.0, "q/2": 0.25, "empty": 0.0}}
+    actual = evaluate_run(qrels, run, measures=["F1@3"]).per_query
+    assert actual == {"F1@3": {"what is": 0.0, "q/2": 0.25, "empty": 0.0}}
 
 
 def test_the_query_itself_is_not_counted_unless_it_is_judged_relevant():
     """As in BEIR: "a" is its own passage; "b" is another text that has the id of its query."""
     qrels = {"a": {"a2": 1}, "b": {"b": 1}}
     run = {"a": {"a": 3.0, "a2": 2.0, "a3": 1.0}, "b": {"x": 2.0, "b": 1.0}}
-    found = evaluate_run(qrels, run, measures=["MRR@10", "P@1"]).per_query
-    assert found == {"MRR@10": {"a": 1.0, "b": 0.5}, "P@1": {"a": 1.0, "b": 0.0}}
+    actual = evaluate_run(qrels, run, measures=["MRR@10", "P@1"]).per_query
+    assert actual == {"MRR@10": {"a": 1.0, "b": 0.5}, "P@1": {"a": 1.0, "b": 0.0}}

@@ -76,17 +76,17 @@ def test_results_have_means_and_corrected_comparisons(report):
     content, text = read(report)
     good = content["results"]["MRR@10"]["good"]
     assert good["mean"] == pytest.approx((21 * 0.25 + 19 * 0.75 - 0.25) / 40)
-    own = make_evaluation({"MRR@10": GOOD})
-    assert tuple(good["interval"]) == own.interval("MRR@10", seed=3)
+    alone = make_evaluation({"MRR@10": GOOD})
+    assert tuple(good["interval"]) == alone.interval("MRR@10", seed=3)
     main, alone = good["against_baseline"], compare(GOOD, BASE, seed=3)
     assert (main["p_value"], tuple(main["interval"])) == (alone.p_value, alone.interval)
     measures, names = ("MRR@10", "R@20", "R@100"), ("good", "same")
-    found = [content["results"][m][name]["against_baseline"] for m in measures for name in names]
-    assert [c["p_adjusted"] for c in found] == holm([c["p_value"] for c in found])
+    actual = [content["results"][m][name]["against_baseline"] for m in measures for name in names]
+    assert [c["p_adjusted"] for c in actual] == holm([c["p_value"] for c in actual])
     assert report.comparisons["good", "MRR@10"].p_adjusted == main["p_adjusted"]
     values = [report.per_query[name] for name in ("bm25", *names)]
     t_tests = [compare(v[m], values[0][m], seed=3).t_test for m in measures for v in values[1:]]
-    assert [c["t_test"] for c in found] == holm(t_tests) and max(t_tests) == 1.0
+    assert [c["t_test"] for c in actual] == holm(t_tests) and max(t_tests) == 1.0
     low, high = alone.interval
     for line in (
         "# my\\_collection, test: 40 queries",
@@ -144,8 +144,8 @@ def test_a_report_is_a_table_in_pandas_and_in_the_terminal(report):
     table = report.to_pandas()
     assert list(table) == ["mean", "low", "high", "difference", "p", "mark"]
     assert table.index[:2].tolist() == [("bm25", "MRR@10"), ("bm25", "R@20")]
-    own = report.comparisons["good", "R@100"]
-    assert table.loc["good", "R@100"]["difference"] == pytest.approx(own.difference)
+    comparison = report.comparisons["good", "R@100"]
+    assert table.loc["good", "R@100"]["difference"] == pytest.approx(comparison.difference)
     assert np.isnan(table.loc["bm25", "R@100"]["p"])
     row = r"\n +R@100 +0\.7250 +0\.\d+ +0\.\d+ +0\.2250 +0\.000\d +▲\n"
     assert re.search(row, str(report))

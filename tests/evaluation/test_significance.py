@@ -86,7 +86,7 @@ def test_holm_raises_the_smallest_p_value_by_the_number_of_tests():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.01, 0.9]) == pytest.approx([1.0, 0.03, 1.0])
     better = compare(values([0.5] * 6), values([0.0] * 6))  # p = 2 / 2**6
-    found = correct({"a": better, "b": better})
+    actual = correct({"a": better, "b": better})
     assert better.is_significant and better.p_adjusted == 2 / 64
-    assert {key: c.p_adjusted for key, c in found.items()} == {"a": 4 / 64, "b": 4 / 64}
-    assert not found["a"].is_significant and found["a"].p_value == 2 / 64
+    assert {key: c.p_adjusted for key, c in actual.items()} == {"a": 4 / 64, "b": 4 / 64}
+    assert not actual["a"].is_significant and actual["a"].p_value == 2 / 64

@@ -24,19 +24,19 @@ def graded(n: int, *, noise: float, seed: int = 0) -> GradedEvaluation:
 
 
 def test_triplets_are_right_where_the_positive_is_nearer():
-    found = evaluate_triplets(np.array([0.5, 0.2, -1.0, 0.4]), np.array([0.1, 0.3, -2.0, 0.4]))
+    actual = evaluate_triplets(np.array([0.5, 0.2, -1.0, 0.4]), np.array([0.1, 0.3, -2.0, 0.4]))
     # The last is a tie, which counts as wrong.
-    assert found.per_query["triplet accuracy"] == {"0": 1.0, "1": 0.0, "2": 1.0, "3": 0.0}
-    assert found.means == {"triplet accuracy": 0.5}
+    assert actual.per_query["triplet accuracy"] == {"0": 1.0, "1": 0.0, "2": 1.0, "3": 0.0}
+    assert actual.means == {"triplet accuracy": 0.5}
 
 
 def test_the_bootstrap_interval_is_that_of_drawing_pairs_and_correlating_anew():
-    found = graded(60, noise=0.3)
-    mean = stats.spearmanr(found.similarities, found.scores).statistic
-    assert found.means["Spearman"] == pytest.approx(mean, abs=1e-12)
+    actual = graded(60, noise=0.3)
+    mean = stats.spearmanr(actual.similarities, actual.scores).statistic
+    assert actual.means["Spearman"] == pytest.approx(mean, abs=1e-12)
     draws = np.random.default_rng(9).integers(60, size=(1000, 60))
-    naive = [stats.spearmanr(found.similarities[d], found.scores[d]).statistic for d in draws]
-    low, high = found.interval("Spearman")
+    naive = [stats.spearmanr(actual.similarities[d], actual.scores[d]).statistic for d in draws]
+    low, high = actual.interval("Spearman")
     assert (low, high) == pytest.approx(tuple(np.percentile(naive, [2.5, 97.5])), abs=0.015)
     assert low < mean < high
 
@@ -70,9 +70,9 @@ def test_few_pairs_have_an_interval_although_some_draws_are_of_one_pair(recwarn)
 
 
 def test_systems_of_one_order_do_not_differ():
-    found = graded(40, noise=0.2)
-    same = evaluate_graded_pairs(np.exp(found.similarities), found.scores)
-    comparison = same.compare("Spearman", found)
+    actual = graded(40, noise=0.2)
+    same = evaluate_graded_pairs(np.exp(actual.similarities), actual.scores)
+    comparison = same.compare("Spearman", actual)
     assert (comparison.p_value, comparison.interval) == (1.0, (0.0, 0.0))
     with pytest.raises(ValueError, match="All similarities are equal"):
         evaluate_graded_pairs(np.ones(3), np.arange(3.0))

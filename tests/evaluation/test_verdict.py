@@ -12,9 +12,9 @@ from modeling_condenser.evaluation.verdict import compare_with_start
 def test_a_model_is_judged_on_dev_queries_against_its_start(bert_folder, collection, retriever):
     dev = load_collection(collection, split="test")
     start, result = Retriever(bert_folder, pooling="mean"), Retriever(retriever)
-    found = compare_with_start(start, result, dev)
+    actual = compare_with_start(start, result, dev)
     back = compare_with_start(result, start, dev)
-    assert found.comparison.difference == pytest.approx(-back.comparison.difference)
-    assert json.dumps(found.to_dict())
+    assert actual.comparison.difference == pytest.approx(-back.comparison.difference)
+    assert json.dumps(actual.to_dict())
     same = compare_with_start(start, start, dev)
     assert (same.outcome, same.comparison.difference) == ("no difference", 0.0)

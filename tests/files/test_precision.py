@@ -12,11 +12,11 @@ def machine(monkeypatch):
     """Pretends to be a machine."""
 
     def pretend(*units: str, accelerator: bool | None = None) -> None:
-        found = dict.fromkeys(("avx512_f", "avx512_bf16", "amx_bf16"), False)
+        actual = dict.fromkeys(("avx512_f", "avx512_bf16", "amx_bf16"), False)
         has_one = accelerator is not None
         monkeypatch.setattr(torch.accelerator, "is_available", lambda: has_one)
         monkeypatch.setattr(transformers.utils, "is_torch_bf16_gpu_available", lambda: accelerator)
-        units_of_cpu = found | dict.fromkeys(units, True)
+        units_of_cpu = actual | dict.fromkeys(units, True)
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units_of_cpu, raising=False)
         is_bfloat16_fast.cache_clear()
 
@@ -47,5 +47,5 @@ def test_bfloat16_is_chosen_where_there_are_units_for_it(
 
 def test_what_is_stated_is_kept(machine):
     machine()
-    stated = {"bf16": True, "search": {"dtype": "bfloat16"}, "name": "auto"}
-    assert choose_precision(stated) == stated
+    settings = {"bf16": True, "search": {"dtype": "bfloat16"}, "name": "auto"}
+    assert choose_precision(settings) == settings

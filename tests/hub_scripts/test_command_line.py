@@ -73,8 +73,8 @@ def test_mappings_are_written_in_yaml():
 
 def test_fields_of_the_trainer_are_read():
     settings = read("a out --bf16 --learning_rate 1e-4 --run_name 1.0", TrainingArguments)
-    stated = {"bf16": True, "learning_rate": 1e-4, "run_name": "1.0"}
-    assert settings == {"systems": ["a"], "out": "out", **stated}
+    expected = {"bf16": True, "learning_rate": 1e-4, "run_name": "1.0"}
+    assert settings == {"systems": ["a"], "out": "out", **expected}
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from datasets import Dataset, load_from_disk
 
-from modeling_condenser.collection import chunks
 from modeling_condenser.collection.sentences import sentence_starts
-from modeling_condenser.pretraining import data
+from modeling_condenser.pretraining import chunks, data
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.pretraining.data import (
     BlockBuilder,

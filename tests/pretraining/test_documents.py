@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict
 
-from modeling_condenser.collection import text_files
+from modeling_condenser.collection import rows as row_reading
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.pretraining.data import BlockBuilder, build_blocks
 from modeling_condenser.pretraining.documents import Source, load_documents
@@ -175,7 +175,7 @@ def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(name, mo
         calls.append((args, kwargs))
         return Dataset.from_dict({"title": ["a"] * 3, "body": TEXTS})
 
-    monkeypatch.setattr(text_files, "load_dataset", load)
+    monkeypatch.setattr(row_reading, "load_dataset", load)
     source = Source(name, name="en", split="train[:1%]", revision="v2", text_column="body")
     assert read(source) == TEXTS
     expected = {"split": "train[:1%]", "revision": "v2"}

@@ -133,8 +133,8 @@ def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_
 
 
 def test_a_dev_query_that_is_a_passage_chooses_as_if_it_were_not():
-    own = [f"q{i}" for i in range(20)]
-    bm25 = {q: {"r": 9.0, q: 3.0, "a": 1.0} for q in own}
-    dense = {q: {q: 9.0, "r": 3.0, "a": 1.0} for q in own}
+    queries = [f"q{i}" for i in range(20)]
+    bm25 = {q: {"r": 9.0, q: 3.0, "a": 1.0} for q in queries}
+    dense = {q: {q: 9.0, "r": 3.0, "a": 1.0} for q in queries}
     # By reciprocal ranks, the first fusion, q ties with r and comes first.
-    assert choose_fusion(bm25, dense, {q: {"r": 1} for q in own}) == FUSIONS["rrf"]
+    assert choose_fusion(bm25, dense, {q: {"r": 1} for q in queries}) == FUSIONS["rrf"]

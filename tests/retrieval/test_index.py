@@ -25,25 +25,25 @@ QUERY = "where does the snow melt into a river?"
 
 def test_bm25_finds_passages_with_the_words_and_the_sentence_that_match(tmp_path):
     index = Index.build(TEXTS)
-    [found, none] = index.search([QUERY, "xylophone"], k=3)
-    assert [(each.id, each.words) for each in found] == [
+    [actual, none] = index.search([QUERY, "xylophone"], k=3)
+    assert [(each.id, each.words) for each in actual] == [
         ("may", ("snow", "melt", "river")),
         ("snow", ("snow",)),
         ("spring", ("river",)),
     ]
-    assert [each.sentence for each in found] == [
+    assert [each.sentence for each in actual] == [
         "Snow melts.",
         "Snow falls in winter.",
         "A river begins at a spring.",
     ]
-    assert all(each.text == TEXTS[each.id] and each.title == "" for each in found)
-    assert found[0].score > found[1].score > 0 and none == []
+    assert all(each.text == TEXTS[each.id] and each.title == "" for each in actual)
+    assert actual[0].score > actual[1].score > 0 and none == []
     assert index.search([]) == [] and len(index) == 3
-    assert index.search(iter([QUERY]), k=3) == [found]  # type: ignore[arg-type]
+    assert index.search(iter([QUERY]), k=3) == [actual]  # type: ignore[arg-type]
     index.save(tmp_path / "saved")
     del index
     opened = Index.open(tmp_path / "saved")
-    assert opened.search([QUERY], k=3) == [found]
+    assert opened.search([QUERY], k=3) == [actual]
     assert repr(opened) == f"Index(3 passages, bm25, {tmp_path / 'saved'})"
     assert [each.id for each in Index.build(list(TEXTS.values())).search(["snow"])[0]] == ["2", "1"]
 
@@ -61,9 +61,9 @@ def test_an_encoder_and_hybrid_search_rank_as_the_systems_do(
     monkeypatch.chdir(tmp_path)  # the index knows where its model is
     for each in (index, Index.open("index")):
         answers = each.search(list(loaded.queries.values()), k=5)
-        found = [{passage.id: passage.score for passage in answer} for answer in answers]
-        assert found == [pytest.approx(run, abs=1e-5) for run in expected.values()]
-        assert [list(run) for run in found] == [list(run) for run in expected.values()]
+        actual = [{passage.id: passage.score for passage in answer} for answer in answers]
+        assert actual == [pytest.approx(run, abs=1e-5) for run in expected.values()]
+        assert [list(run) for run in actual] == [list(run) for run in expected.values()]
 
 
 def test_an_update_encodes_what_is_new_and_a_killed_one_changes_no_answer(
@@ -155,7 +155,7 @@ def test_the_example_of_the_docs_prints_what_they_say(tmp_path, monkeypatch, cap
 
 def test_a_blank_query_finds_nothing(tmp_path, retriever):
     index = Index.build({"a": "At a spring.", "b": "In May."}, f"hybrid:{retriever}")
-    assert [len(found) for found in index.search([" ", "May", ""], k=2)] == [0, 2, 0]
+    assert [len(actual) for actual in index.search([" ", "May", ""], k=2)] == [0, 2, 0]
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
@@ -189,14 +189,14 @@ def test_chinese_passages_in_an_odd_folder_are_all_replaced_from_another_folder(
     monkeypatch.chdir(tmp_path)
     texts = {"河流-一": "河流从泉水开始。春天的雪会融化。", "海": "河流流入大海。"}
     index = Index.build(texts, system.format(retriever), folder="my index [1]")
-    [found] = index.search(["流入大海的河流"], k=2)
-    assert {each.id: each.text for each in found} == texts
+    [actual] = index.search(["流入大海的河流"], k=2)
+    assert {each.id: each.text for each in actual} == texts
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     index.update({"山": "山上有雪。", "谷": "谷里有花。"})
     for each in (index, Index.open("../my index [1]")):
-        [found] = each.search(["山上谷里"], k=5)
-        assert {passage.id for passage in found} == {"山", "谷"} and len(each) == 2
+        [actual] = each.search(["山上谷里"], k=5)
+        assert {passage.id for passage in actual} == {"山", "谷"} and len(each) == 2
 
 
 def test_an_update_is_seen_where_the_times_of_files_are_coarse(tmp_path, monkeypatch):

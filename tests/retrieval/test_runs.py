@@ -24,9 +24,11 @@ def test_scores_survive_the_file_bit_for_bit_and_ir_measures_reads_them(tmp_path
     scores = np.random.default_rng(0).standard_normal(50).astype(np.float32)
     run = {"q": {f"p{i}": score for i, score in enumerate(scores)}, "r": {"a": 1e-17}}
     path = write_run(run, tmp_path / "run.txt", tag="x")
-    assert read_run(path) == {q: {p: float(s) for p, s in own.items()} for q, own in run.items()}
+    assert read_run(path) == {
+        q: {p: float(s) for p, s in scores.items()} for q, scores in run.items()
+    }
     rows = {(doc.query_id, doc.doc_id, doc.score) for doc in ir_measures.read_trec_run(str(path))}
-    assert rows == {(q, p, float(s)) for q, own in run.items() for p, s in own.items()}
+    assert rows == {(q, p, float(s)) for q, scores in run.items() for p, s in scores.items()}
 
 
 def test_what_is_no_trec_line_is_not_written(tmp_path):

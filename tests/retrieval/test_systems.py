@@ -59,14 +59,10 @@ def test_a_long_name_becomes_a_short_folder():
     assert len(long.encode()) < 200 and long != other
 
 
-def test_a_system_takes_the_settings_of_a_search_that_it_does_not_have():
-    search = SearchSettings(dtype="bfloat16", truncate_dim=8)
-    words = ["owner/bert,pooling=cls", "hybrid:owner/bert,fusion=rrf", "x,dtype=float32", "bm25"]
-    short, hybrid, other, bm25 = parse_systems(words, search)
-    assert short.settings == {"pooling": "cls", "dtype": "bfloat16", "truncate_dim": 8}
-    assert hybrid.encoder.settings == {"dtype": "bfloat16", "truncate_dim": 8}
-    assert other.settings == {"dtype": "float32", "truncate_dim": 8} and not bm25.settings
-    assert (short.name, short.vectors_name) == ("bert-cls-bfloat16-8", "bert-cls-bfloat16")
+def test_the_parts_of_a_hybrid_and_truncated_vectors_share_stored_vectors():
+    hybrid = parse_system("hybrid:owner/bert,fusion=rrf,dtype=bfloat16,truncate_dim=8")
+    assert hybrid.encoder == parse_system("owner/bert,dtype=bfloat16,truncate_dim=8")
+    assert (hybrid.encoder.name, hybrid.vectors_name) == ("bert-bfloat16-8", "bert-bfloat16")
 
 
 def test_a_run_file_answers_the_queries_that_it_has():

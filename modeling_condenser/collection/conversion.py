@@ -19,7 +19,7 @@ from charset_normalizer import from_bytes, is_binary
 from modeling_condenser.files.run_folder import bar
 
 from .markdown import Section, html_to_markdown, split_markdown
-from .text_files import join_halves, open_bytes, plain_ending, read_rows
+from .rows import join_halves, open_bytes, plain_ending, read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ _USUAL_ENCODINGS = (
     "utf_8 utf_16_le utf_16_be utf_32 cp1252 gb18030 big5 cp932 euc_jp euc_kr cp1251 koi8_r "
     "cp1253 cp1254 cp1255 cp1256 cp874"
 ).split()
+_BAD_SHARE = 0.01  # of characters, below which a stated encoding is kept
 _HYPHENATED = re.compile(r"(?<=\w)[-\xad]\n(?=[a-zß-ÿ])")  # a word that continues on the next line
 
 
@@ -208,22 +209,27 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
     """Read a text of any encoding: the text, with line feeds, and the name of the encoding.
 
     It is that of a byte order mark, or UTF-8 if the bytes are valid as such, or `encoding`, or what
-    a page of HTML declares, or what charset-normalizer finds. Of ASCII bytes, such as those of
-    ISO-2022-JP, UTF-8 is tried last.
+    a page of HTML declares (both in spite of a few bad bytes), or what charset-normalizer finds. Of
+    ASCII bytes, such as those of ISO-2022-JP, UTF-8 is tried last.
 
     Raises:
         ValueError: there is no such encoding.
     """
     with open_bytes(file) as stream:
         data = stream.read()
-    names = [encoding or (_declared_encoding(data) if plain_ending(file) in _HTML else None)]
+    expected = encoding or (_declared_encoding(data) if plain_ending(file) in _HTML else None)
+    names = [expected] if expected else []
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         names.insert(0, "utf-16")
     names.insert(len(names) if data.isascii() else 0, "utf-8-sig")
-    for name in filter(None, names):
-        with suppress(UnicodeDecodeError, LookupError):
+    for name in names:
+        with suppress(UnicodeDecodeError):
             if "\0" not in (text := data.decode(name)):
                 return _with_line_feeds(text), name
+    if expected and expected != "utf-8":
+        text = data.decode(expected, "replace")
+        if text.count("\ufffd") < _BAD_SHARE * len(text):
+            return _with_line_feeds(text), expected
     guess = None
     if not is_binary(data):
         guess = from_bytes(data, cp_isolation=_USUAL_ENCODINGS).best() or from_bytes(data).best()
@@ -240,7 +246,7 @@ def _declared_encoding(data: bytes) -> str | None:
     """
     declaration = _DECLARATION.search(data, 0, 1024)
     encoding = webencodings.lookup(declaration[1].decode()) if declaration else None
-    if encoding is None or encoding.name.startswith("utf-16"):
+    if encoding is None or encoding.name.startswith(("utf-16", "x-user-defined")):
         return None
     return encoding.codec_info.name
 

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from modeling_condenser.collection.documents import (
+from modeling_condenser.collection.conversion import (
     DocumentReader,
     decode_file,
     find_files,
     read_any_rows,
 )
 from modeling_condenser.collection.markdown import html_to_markdown, split_markdown
-from modeling_condenser.collection.text_files import read_rows
+from modeling_condenser.collection.rows import read_rows
 
 PDF = b"""%PDF-1.4
 1 0 obj <</Type /Catalog /Pages 2 0 R>> endobj
@@ -83,8 +83,8 @@ def test_pdf_word_powerpoint_and_epub_files_are_read_and_damaged_ones_named(tmp_
     slide.shapes.title.text, slide.placeholders[1].text = "Rivers", "They flow."
     slides.save(folder / "d.pptx")
     (folder / "damaged.pdf").write_bytes(b"%PDF-1.4 and no more")
-    found, reader = read(folder)
-    assert found == {
+    documents, reader = read(folder)
+    assert documents == {
         "in/a.docx": ("Terms", [((), "Pay within a week.\n\n| fee | none |")]),
         "in/b.pdf": ("", [((), "Paid in Oslo.")]),
         "in/c.epub": ("Wells", [((), "They are deep.")]),
@@ -99,8 +99,8 @@ def test_without_markitdown_its_files_are_named_with_the_command_that_installs_i
     monkeypatch.setitem(sys.modules, "markitdown", None)
     (tmp_path / "b.pdf").write_bytes(PDF)
     (tmp_path / "c.html").write_text("<h1>Wells</h1>deep")
-    found, reader = read(tmp_path)
-    assert list(found.values()) == [("Wells", [((), "deep")])]
+    documents, reader = read(tmp_path)
+    assert list(documents.values()) == [("Wells", [((), "deep")])]
     [why] = reader.unread.values()
     assert why == '.pdf files need markitdown: pip install -c constraints.txt -e ".[documents]"'
 
@@ -118,7 +118,15 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
             (("Two",), "# f\n\n| g | h |\n| i | j | k |"),
         ],
     )
-    # A rule at the start is not front matter.
+    # Front matter is YAML or TOML: what is between two rules may be text.
+    assert split_markdown("---\ntitle: >\n  Sea\n  and land\n---\nsalt") == (
+        "Sea and land",
+        [((), "salt")],
+    )
+    assert split_markdown('+++\ntitle = "Sea"\n+++\nsalt') == ("Sea", [((), "salt")])
+    assert split_markdown("---\nFirst: it is\n\nsalt.\n\n---\nfish")[1] == [
+        ((), "First: it is\n\nsalt.\n\nfish")
+    ]
     assert split_markdown("---\n# Sea\nsalt\n\n---\nfish\n") == ("Sea", [((), "salt\n\nfish")])
     assert split_markdown("Rivers\n===\n\nflow\n") == ("Rivers", [((), "flow")])
 
@@ -140,12 +148,17 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
         ("<p>Skip</p><main><h2>Wells</h2>deep</main><aside>More", "", [(("Wells",), "deep")]),
         ("<main>Loading</main>" + "deep " * 9, "", [((), "Loading\n\n" + " ".join(["deep"] * 9))]),
         ("<h1>Fahr&shy;plan</h1><code>&amp;lt;</code>", "Fahr\xadplan", [((), "&lt;")]),
+        (  # a picture's title is none of the page, and an anchor no part of a heading
+            "<svg><title>Icon</title></svg><h1>Start <a href='#start'>¶</a></h1>here",
+            "Start",
+            [((), "here")],
+        ),
         ("<?xml version='1.0'?><h1>A</h1><pre>b\n  c</pre>", "A", [((), "b\n  c")]),
     ],
 )
 def test_html_is_read_without_navigation_and_its_text_is_no_markdown(page, title, sections):
-    stated, markdown = html_to_markdown(page)
-    assert split_markdown(markdown, stated) == (title, sections)
+    page_title, markdown = html_to_markdown(page)
+    assert split_markdown(markdown, page_title) == (title, sections)
 
 
 def test_a_page_of_many_or_deep_elements_is_read_quickly():
@@ -180,6 +193,18 @@ def test_text_of_any_encoding_is_decoded(name, text, encoding, tmp_path):
     assert decode_file(tmp_path / name)[0] == text
 
 
+def test_a_stated_encoding_is_kept_in_spite_of_a_bad_byte(tmp_path):
+    page = STATED.format("euc-kr", "똠방각하" * 99)
+    (tmp_path / "a.html").write_bytes(page.encode("cp949") + b"\xff")
+    assert decode_file(tmp_path / "a.html") == (f"{page}\ufffd", "cp949")
+    (tmp_path / "a.csv").write_bytes(b"text\n" + "Książka\n".encode("cp1250") * 99 + b"\x81\n")
+    texts = [row["text"] for row in read_any_rows(tmp_path / "a.csv", "cp1250")]
+    assert texts == ["Książka"] * 99 + ["\ufffd"]
+    # But not if many bytes are bad.
+    (tmp_path / "a.html").write_bytes(page.encode("utf-16"))
+    assert decode_file(tmp_path / "a.html")[0] == page
+
+
 def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
@@ -191,8 +216,9 @@ def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
     (folder / "e.csv").write_text("text,text\na,b\n")
     (folder / "f.jsonl").write_text('{"text": "first"}\nbroken\n')
     (folder / "g.tsv").write_text('text\ttitle\n"3 long\tt\n')
-    found, reader = read(folder, id_column="nr")
-    assert found == {
+    (folder / "h.csv").write_text("sep=;\ntext;title\nfrom Excel, once;t\n")
+    documents, reader = read(folder, id_column="nr")
+    assert documents == {
         "in/a.csv#007": ("Nö", [((), 'He said "no"\n5')]),
         "in/b.jsonl#1": ("", [((), "A line.")]),
         "in/b.jsonl#3": ("", []),
@@ -201,6 +227,7 @@ def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
         "in/c.parquet#2": ("", []),
         "in/f.jsonl#1": ("", [((), "first")]),
         "in/g.tsv#1": ("t", [((), '"3 long')]),
+        "in/h.csv#1": ("t", [((), "from Excel, once")]),
     }
     assert {name: why.partition(":")[0] for name, why in reader.unread.items()} == {
         "in/d.csv": "there is no column text or content or body, only answer, question. Name one "

@@ -12,11 +12,13 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 from modeling_condenser.collection import collection as module
 from modeling_condenser.collection.collection import (
     Collection,
+    PassageIndex,
     checksum_qrels,
     fingerprint_judgements,
     fingerprint_passages,
+    sample_collection,
+    store_passages,
 )
-from modeling_condenser.collection.passages import PassageIndex, store_passages
 
 
 def test_passages_are_stored_once_for_the_same_files(write_text):
@@ -117,3 +119,47 @@ def test_the_checksum_of_qrels_is_that_of_their_sorted_trec_lines(write_text):
         f"LC_ALL=C sort {file} | sha256sum", shell=True, capture_output=True, text=True, check=True
     )
     assert checksum_qrels(qrels) == output.stdout.split()[0]
+
+
+QUERIES = {name: f"text of {name}" for name in ("both", "lost", "none", "one", "two")}
+QRELS = {
+    "both": {"p3": 1, "gone": 2},
+    "lost": {"gone": 1},
+    "none": {"p4": 0},
+    "one": {"p0": 1},
+    "two": {"p1": 1, "p2": 0},
+}
+
+
+@pytest.fixture
+def collection():
+    ids = [f"p{i}" for i in range(20)]
+    columns = {"_id": ids, "title": [""] * 20, "text": ids}
+    return Collection(Dataset.from_dict(columns), QUERIES, QRELS, absent=frozenset({"gone"}))
+
+
+@pytest.mark.parametrize("n_passages", [1, 9, 50])
+def test_queries_with_a_relevant_passage_keep_all_that_is_judged_and_others_fill_up(
+    collection, n_passages
+):
+    small = sample_collection(collection, n_queries=9, n_passages=n_passages, seed=0)
+    assert small.qrels == {"both": {"p3": 1}, "one": QRELS["one"], "two": QRELS["two"]}
+    assert small.queries == {name: QUERIES[name] for name in small.qrels}
+    ids = small.passages["_id"]
+    assert {"p0", "p1", "p2", "p3"} <= {*ids} <= {*collection.passages["_id"]}
+    assert len(ids) == len({*ids}) == {1: 4, 9: 9, 50: 20}[n_passages]
+
+
+def test_the_seed_decides_which_queries_and_passages_are_drawn(collection):
+    def draw(seed):
+        small = sample_collection(collection, n_queries=1, n_passages=6, seed=seed)
+        return (*small.qrels, *small.passages["_id"])
+
+    assert draw(3) == draw(3)
+    assert {draw(seed)[0] for seed in range(30)} == {"both", "one", "two"}
+
+
+def test_a_collection_without_a_relevant_passage_is_refused(collection):
+    lost = replace(collection, qrels={"lost": {"gone": 1}, "none": {"p4": 0}})
+    with pytest.raises(ValueError, match="has a relevant passage among its passages"):
+        sample_collection(lost, n_queries=1, n_passages=1, seed=0)

@@ -1,4 +1,4 @@
-"""Reads lines, tables and JSON, plain or compressed (.gz, .bz2, .xz, .zst), and parquet.
+"""Reads rows of files, plain or compressed (.gz, .bz2, .xz, .zst), and stores rows in a cache.
 
 Values stay as they are written; `load_dataset` makes 7 of the id "007", null of the text "None" and
 a time of the id "2020-01-01", and refuses files whose columns differ. Only a line feed ends a line,
@@ -9,20 +9,21 @@ import bz2
 import csv
 import glob
 import gzip
+import hashlib
 import io
 import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset, load_dataset
-from datasets.exceptions import DatasetsError
+from datasets import Dataset, Features, load_dataset
+from datasets.exceptions import DatasetGenerationError, DatasetsError
 
 _OPENERS: dict[str, Callable[[Path], Any]] = {
     ".gz": gzip.open,
@@ -35,29 +36,9 @@ _JSON = json.JSONDecoder(parse_constant=lambda name: None)  # NaN and Infinity
 _JSON_CHUNK = 1 << 22  # characters
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character beyond U+FFFF, or both halves
 _PARQUET_ROWS = 256  # in memory
+_BATCH_ROWS = 8192  # of a fingerprint, which depends on it
 _STSB_LINE = re.compile(r"([^\t]*\t){4}[\d.]+\t[^\t]*\t")  # the fifth column is a score
 _STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
-
-
-def find_file(folder: Path, *names: str) -> Path | None:
-    """Return the first of the named files in a folder, as `name` or as `name.gz`."""
-    paths = (folder / f"{name}{ending}" for name in names for ending in ("", ".gz"))
-    return next((path for path in paths if path.is_file()), None)
-
-
-def need_file(folder: Path, *names: str) -> Path:
-    """Like `find_file`, but raise FileNotFoundError if there is none."""
-    file = find_file(folder, *names)
-    if file is None:
-        raise FileNotFoundError(
-            f"{folder} has no {' or '.join(names)} (or .gz); it holds {list_names(folder)}."
-        )
-    return file
-
-
-def list_names(folder: Path) -> str:
-    """List the first file names of a folder, for error messages."""
-    return ", ".join(sorted(path.name for path in folder.glob("*"))[:12]) or "nothing"
 
 
 def plain_name(path: Path) -> str:
@@ -92,8 +73,10 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _open_text(path: Path, *, newline: str = "\n", encoding: str = _UTF8) -> Iterator[IO[str]]:
+    # `decode_file` has chosen another encoding, perhaps in spite of a few bad bytes.
+    errors = "strict" if encoding == _UTF8 else "replace"
     with open_bytes(path) as file:
-        yield io.TextIOWrapper(file, encoding=encoding, newline=newline)
+        yield io.TextIOWrapper(file, encoding=encoding, errors=errors, newline=newline)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -122,8 +105,9 @@ def read_table(
         rows = csv.reader(stream, delimiter=delimiter) if quoted else split_lines
         for number, fields in enumerate(filter(any, rows), start=1):
             if columns is None:
-                columns = [field.strip() for field in fields]
-                _refuse_repeated(path, columns)
+                if fields != ["sep=", ""]:  # Excel's, in a line above the columns
+                    columns = [field.strip() for field in fields]
+                    _refuse_repeated(path, columns)
             elif len(fields) == len(columns):
                 yield dict(zip(columns, fields, strict=True))
             else:
@@ -270,3 +254,47 @@ def load_hub_rows(
             f"There is no file or folder {name!r}, and the Hub data set of that name could not be "
             f"loaded: {error.__cause__ or error}"
         ) from error
+
+
+def store_rows(
+    make_rows: Callable[[], Iterable[Mapping[str, Any]]],
+    features: Mapping[str, Any],
+    *,
+    identity: Iterable[str],
+    batch_rows: int = 1000,
+) -> Dataset:
+    """Store rows in the cache of `datasets`, or open rows that were stored with this identity.
+
+    The identity must contain everything that the rows depend on. Memory holds `batch_rows` rows.
+    """
+    text = "\0".join([str(features), *identity])
+    digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+    try:
+        return Dataset.from_generator(
+            make_rows,
+            features=Features(features),
+            fingerprint=f"condenser-{digest[:32]}",
+            writer_batch_size=batch_rows,
+        )
+    except DatasetGenerationError as error:
+        raise error.__cause__ or error from None
+
+
+def fingerprint_rows(table: Dataset) -> str:
+    """Return the SHA-256 of a table's values, whatever files they come from."""
+    digest = hashlib.sha256(b"condenser rows 2")
+    for batch in table.with_format("arrow").iter(batch_size=_BATCH_ROWS):
+        digest.update(json.dumps(batch.to_pydict()).encode())
+    return digest.hexdigest()
+
+
+def iterate_rows(table: Dataset) -> Iterator[dict[str, Any]]:
+    """Iterate over the rows of a data set; reading in batches is many times as fast."""
+    for batch in table.with_format("arrow").iter(batch_size=1000):
+        yield from batch.to_pylist()
+
+
+def file_states(files: Iterable[Path]) -> list[str]:
+    """Identify the content of files by paths, sizes and modification times."""
+    stats = [(file.resolve(), file.stat()) for file in files]
+    return [f"{file}: {stat.st_size} {stat.st_mtime_ns}" for file, stat in stats]

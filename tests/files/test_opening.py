@@ -115,8 +115,8 @@ def test_the_pooling_of_any_sentence_transformers_model_is_named(config, name, p
     retriever = Retriever(pooled)
     assert retriever.contract.pooling == name
     expected = retriever.model.encode(["Why?", "The river left."], show_progress_bar=False)
-    found = retriever.encode_queries(["Why?", "The river left."])
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    actual = retriever.encode_queries(["Why?", "The river left."])
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
 
 
 def test_a_missing_or_unsupported_similarity_must_be_stated(bert_folder, pooled, tmp_path):
@@ -165,8 +165,8 @@ def test_the_encoder_of_an_encoder_decoder_is_enough(sentencepiece_tokenizer, tm
     ids = sentencepiece_tokenizer("Why is the river old?", return_tensors="pt")["input_ids"]
     with torch.no_grad():
         vector = expected(ids).last_hidden_state[0].mean(0)
-    found = retriever.encode_queries(["Why is the river old?", "Why?"])[0]
-    torch.testing.assert_close(torch.from_numpy(found), vector, rtol=0, atol=1e-5)
+    actual = retriever.encode_queries(["Why is the river old?", "Why?"])[0]
+    torch.testing.assert_close(torch.from_numpy(actual), vector, rtol=0, atol=1e-5)
 
 
 def test_all_that_changes_vectors_counts_and_nothing_else(bert_folder, tmp_path):

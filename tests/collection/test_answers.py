@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from modeling_condenser.collection.dpr import AnswerMatcher
+from modeling_condenser.collection.answers import AnswerMatcher
 
 
 def naive_tokens(text: str) -> list[str]:
@@ -32,7 +32,7 @@ def naive_is_in(answers: Sequence[str], text: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("answer", "text", "found"),
+    ("answer", "text", "is_in"),
     [
         ("art", "A party of artists", False),
         ("U.S.", "made in the u . s . today", True),
@@ -41,14 +41,14 @@ def naive_is_in(answers: Sequence[str], text: str) -> bool:
         ("\u200e", "any text", True),  # without a token, as in DPR
     ],
 )
-def test_an_answer_is_found_as_a_sequence_of_tokens(answer, text, found):
-    assert AnswerMatcher([answer]).is_in(text) is found
+def test_an_answer_is_found_as_a_sequence_of_tokens(answer, text, is_in):
+    assert AnswerMatcher([answer]).is_in(text) is is_in
 
 
 def test_matching_agrees_with_the_naive_version_on_random_texts():
     rng = random.Random(0)
     alphabet = "aAbBéÉe\u0301 .,-'\"ΣσςΑIİı1²५東\u00a0\u200b\u2028\nK\U0001f600ﬁ½"
-    found = 0
+    n_found = 0
     for _ in range(4000):
         text = "".join(rng.choices(alphabet, k=rng.randint(0, 40)))
         answers = ["".join(rng.choices(alphabet, k=rng.randint(1, 3))) for _ in range(3)]
@@ -57,5 +57,5 @@ def test_matching_agrees_with_the_naive_version_on_random_texts():
             answers.append(text[start : start + rng.randint(1, 6)].swapcase())
         expected = naive_is_in(answers, text)
         assert AnswerMatcher(answers).is_in(text) is expected, (answers, text)
-        found += expected
-    assert 500 < found < 3500
+        n_found += expected
+    assert 500 < n_found < 3500
