@@ -1,8 +1,8 @@
 """Adapt a retriever's query vectors to a collection by judged queries, if they prove it.
 
 1. Encode the passages once, or take the vectors that are stored.
-2. Cross-validate maps of several strengths over all judged queries (`cross_validation.py`).
-3. Learn the map of the chosen strength from all of them (`query_map.py`); dev queries judge it.
+2. Cross-validate maps over all judged queries (`cross_validation.py`).
+3. Learn the map with the chosen ridge from all of them (`query_map.py`); dev queries judge it.
 4. Write the start with the map in the route of queries, or, if it is not better, the start as it
    is. Either has the start's vectors of passages, bit for bit.
 """
@@ -23,7 +23,6 @@ import torch
 from modeling_condenser.collection.collection import (
     Collection,
     Qrels,
-    find_rows,
     fingerprint_judgements,
     fingerprint_passages,
     keep_queries,
@@ -58,10 +57,11 @@ from modeling_condenser.publishing.provenance import (
     read_provenance,
 )
 from modeling_condenser.retrieval.bm25 import Bm25
-from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, search_embeddings
-from modeling_condenser.retrieval.runs import CANDIDATES, FEWEST_QUERIES, Run
+from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
+from modeling_condenser.retrieval.runs import CANDIDATES, FEWEST_QUERIES
 
 from .cross_validation import (
+    Figures,
     Judge,
     Values,
     cross_validate,
@@ -70,15 +70,14 @@ from .cross_validation import (
     group_questions,
     make_folds,
 )
-from .query_map import JudgedQueries, Strength, choose_candidates, learn_map, move
+from .query_map import JudgedQueries, choose_candidates, learn_map
 from .recipe import AdaptationRecipe, Use
 
 logger = logging.getLogger(__name__)
 
 VERDICT_FILE = "verdict.json"
-STRENGTHS = (Strength(ridge=8, scale=20), Strength(ridge=32, scale=20))
+RIDGES = (8.0, 32.0)
 MOST_QUERIES = 2_000  # that are learned from
-_USES: tuple[Use, ...] = ("hybrid", "alone")
 
 
 @dataclass(frozen=True)
@@ -203,94 +202,69 @@ class _Adapter:
         place = recipe.embeddings or out / EMBEDDINGS_FOLDER
         embeddings = encode_collection(self.start, self.labels.passages, place)
         bm25 = Bm25(self.labels.passages)
-        judge, vectors = self.open_judge(self.labels, bm25, embeddings)
-        names = list(self.labels.queries)
-        queries = self.prepare(judge, vectors)
-        strength, verdicts = self.cross_validate(names, queries, judge)
+        judge = open_judge(self.labels, self.start, embeddings, bm25)
+        queries = judge.queries(self.labels)
+        ridge, verdicts = self.cross_validate(judge, queries)
         candidates = choose_candidates(queries, embeddings)
-        change = learn_map(queries, candidates, strength, with_bm25=recipe.use == "hybrid")
+        change = learn_map(queries, candidates, ridge=ridge, with_bm25=recipe.use == "hybrid")
         if self.dev:
-            judge, vectors = self.open_judge(self.dev, bm25, embeddings)
-            before = judge.measure(list(self.dev.queries), vectors)
-            after = judge.measure(list(self.dev.queries), move(vectors, change))
-            for use in _USES:
-                verdicts[f"dev {use}"] = self.verdict(after[use], before[use], "dev queries")
+            judge = open_judge(self.dev, self.start, embeddings, bm25)
+            after, before = judge.measure(change), judge.measure(None)
+            asked = f"{len(judge.names)} dev queries"
+            verdicts |= {f"dev {use}": self.verdict(after, before, use, asked) for use in after}
         is_adapted = recipe.keep_adapted or is_better(verdicts, recipe.use)
         with atomic_folder(out / MODEL_FOLDER) as folder:
             self.write(folder, change if is_adapted else None, verdicts)
         if recipe.embeddings:
             with atomic_folder(out / EMBEDDINGS_FOLDER) as folder:
                 shutil.copytree(recipe.embeddings, folder, dirs_exist_ok=True)
-        facts = {
-            "is_adapted": is_adapted,
-            "strength": asdict(strength),
-            "verdicts": {name: verdict.to_dict() for name, verdict in verdicts.items()},
-        }
+        written = {name: verdict.to_dict() for name, verdict in verdicts.items()}
+        facts = {"is_adapted": is_adapted, "ridge": ridge, "verdicts": written}
         seconds = round(time.perf_counter() - started, 1)
         record_run(out, {**facts, "seed": recipe.seed, "train_seconds": seconds})
         write_json(out / VERDICT_FILE, facts)
         return Adaptation(out / MODEL_FOLDER, is_adapted, recipe.use, verdicts)
 
-    def open_judge(
-        self, collection: Collection, bm25: Bm25, embeddings: Embeddings
-    ) -> tuple[Judge, np.ndarray]:
-        """What measures the queries of a collection, and their vectors."""
-        texts = list(collection.queries.values())
-        run = bm25.search(collection.queries, CANDIDATES)
-        return Judge(embeddings, run, collection.qrels), self.start.encode_queries(texts)
-
-    def prepare(self, judge: Judge, vectors: np.ndarray) -> JudgedQueries:
-        """The judged queries as rows of the collection."""
-        names, passages = list(self.labels.queries), self.labels.passages
-        positives = judged_positives(self.labels)
-        dense = search_embeddings(judge.passages, vectors, names, depth=CANDIDATES)
-        ids = {*chain(*positives.values()), *chain(*dense.values(), *judge.bm25_run.values())}
-        rows = find_rows(passages, ids)
-        pairs = [(i, rows[each]) for i, name in enumerate(names) for each in positives[name]]
-        return JudgedQueries(
-            vectors,
-            np.array(pairs),
-            _as_rows(dense, names, rows),
-            _as_rows(judge.bm25_run, names, rows),
-            np.stack([_standardise(judge.bm25_run.get(name, {})) for name in names]),
-        )
-
     def cross_validate(
-        self, names: list[str], queries: JudgedQueries, judge: Judge
-    ) -> tuple[Strength, dict[str, Verdict]]:
-        """Choose the strength, and judge it.
-
-        It is the one that gains most on the questions, among those that lose nothing on questions
-        whose passages no other names; the weakest if there is none.
-        """
+        self, judge: Judge, queries: JudgedQueries
+    ) -> tuple[float, dict[str, Verdict]]:
+        """Choose the ridge, and judge it."""
         use, seed = self.recipe.use, self.recipe.seed
-        before = judge.measure(names, queries.vectors)
-        groups = group_questions([self.labels.queries[name] for name in names])
-        by_question = make_folds(groups, seed=seed)
-        by_passage = make_folds(group_by_passage(groups, queries.positives), seed=seed)
-        arguments = (names, queries, judge)
-        figures = cross_validate(*arguments, by_question, STRENGTHS, use=use)
-        is_named, unnamed = find_named(by_question, queries.positives), figures
+        before = judge.measure(None)
+        groups = group_questions([self.labels.queries[name] for name in judge.names])
+        folds = make_folds(groups, seed=seed)
+        figures = cross_validate(judge, queries, folds, RIDGES, use=use)
+        is_named, unnamed = find_named(folds, queries.positives), figures
         if is_named.any():
-            unnamed = cross_validate(*arguments, by_passage, STRENGTHS, use=use)
-        best = choose_strength(
-            [mean_gain(after[use], before[use]) for after in figures],
-            [mean_gain(after[use], before[use]) for after in unnamed],
+            folds = make_folds(group_by_passage(groups, queries.positives), seed=seed)
+            unnamed = cross_validate(judge, queries, folds, RIDGES, use=use)
+        best = choose_ridge(
+            *([mean_gain(after[use], before[use]) for after in each] for each in (figures, unnamed))
         )
-        asked = f"{len(names)} judged queries, cross-validated"
-        verdicts = {each: self.verdict(figures[best][each], before[each], asked) for each in _USES}
+        asked = f"{len(judge.names)} judged queries, cross-validated"
+        verdicts: dict[str, Verdict] = {
+            each: self.verdict(figures[best], before, each, asked) for each in before
+        }
         if is_named.any():
-            named = [name for name, known in zip(names, is_named, strict=True) if known]
+            named = [name for name, known in zip(judge.names, is_named, strict=True) if known]
             asked = f"{len(named)} of these, of whose passages others name one"
-            after = {name: figures[best][use][name] for name in named}
-            verdicts["named"] = self.verdict(after, {n: before[use][n] for n in named}, asked)
-            asked = f"{len(names)}, each by a map of queries that name none of its passages"
-            verdicts["others"] = self.verdict(unnamed[best][use], before[use], asked)
-        return STRENGTHS[best], verdicts
+            verdicts["named"] = self.verdict(figures[best], before, use, asked, named)
+            asked = f"{len(judge.names)}, each by a map of queries that name none of its passages"
+            verdicts["others"] = self.verdict(unnamed[best], before, use, asked)
+        return RIDGES[best], verdicts
 
-    def verdict(self, after: Values, before: Values, queries: str) -> Verdict:
-        comparison = compare(after, before, seed=self.recipe.seed)
-        return Verdict(comparison, measure=MEASURE, queries=queries)
+    def verdict(
+        self,
+        after: Figures,
+        before: Figures,
+        use: Use,
+        queries: str,
+        names: Sequence[str] | None = None,
+    ) -> Verdict:
+        """Compare the figures of some queries, all by default."""
+        names = list(before[use]) if names is None else names
+        values = [{name: figures[use][name] for name in names} for figures in (after, before)]
+        return Verdict(compare(*values, seed=self.recipe.seed), measure=MEASURE, queries=queries)
 
     def write(self, folder: Path, change: np.ndarray | None, verdicts: dict[str, Verdict]) -> None:
         """Write the start, with the map in its route of queries if there is one."""
@@ -315,15 +289,23 @@ class _Adapter:
         write_card(folder)
 
 
-def choose_strength(gains: Sequence[float], gains_of_others: Sequence[float]) -> int:
-    """The place of the strength with the greatest gain, among those whose others lose nothing.
+def open_judge(
+    collection: Collection, start: Retriever, embeddings: Embeddings, bm25: Bm25
+) -> Judge:
+    """What measures maps on the queries of a collection that have a relevant passage."""
+    judged = keep_queries(collection, judged_positives(collection).keys())
+    vectors = start.encode_queries(list(judged.queries.values()))
+    run = bm25.search(judged.queries, CANDIDATES)
+    return Judge(list(judged.queries), vectors, judged.qrels, run, embeddings)
 
-    If they lose with every strength, it is the one with which they lose least.
+
+def choose_ridge(gains: Sequence[float], gains_of_others: Sequence[float]) -> int:
+    """The place of the ridge with the greatest gain, among those with which others lose nothing.
+
+    If they lose with every one, it is that with which they lose least.
     """
     kept = [i for i, gain in enumerate(gains_of_others) if gain >= 0]
-    if not kept:
-        return int(np.argmax(gains_of_others))
-    return max(kept, key=lambda i: gains[i])
+    return max(kept, key=lambda i: gains[i]) if kept else int(np.argmax(gains_of_others))
 
 
 def is_better(verdicts: Mapping[str, Verdict], use: Use) -> bool:
@@ -357,20 +339,3 @@ def write_query_route(folder: Path, change: np.ndarray) -> None:
 
 def mean_gain(after: Values, before: Values) -> float:
     return fmean(after[name] - before[name] for name in before)
-
-
-def _as_rows(run: Run, names: Sequence[str], rows: Mapping[str, int]) -> np.ndarray:
-    """The rows of a run's passages, (Q, 100); 0 where there are fewer."""
-    found = np.zeros((len(names), CANDIDATES), dtype=np.int64)
-    for place, name in enumerate(names):
-        best = [rows[each] for each in run.get(name, {})]
-        found[place, : len(best)] = best
-    return found
-
-
-def _standardise(scores: Mapping[str, float]) -> np.ndarray:
-    """Scores in deviations above the lowest, (100,) float32; 0 where there is none."""
-    points, values = np.zeros(CANDIDATES, dtype=np.float32), np.array([*scores.values()])
-    if len(set(values)) > 1:
-        points[: len(values)] = (values - values.min()) / values.std()
-    return points

@@ -8,20 +8,22 @@ names: questions that share a passage are in one fold, too.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from modeling_condenser.collection.collection import Qrels
+from modeling_condenser.collection.collection import Collection, Qrels, find_rows
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.verdict import MEASURE
 from modeling_condenser.files.run_folder import bar, show_bars
+from modeling_condenser.finetuning.hard_negatives import judged_positives
 from modeling_condenser.retrieval.dense import search_embeddings
 from modeling_condenser.retrieval.runs import CANDIDATES, DEFAULT, Run
 
-from .query_map import JudgedQueries, Strength, choose_candidates, learn_map, move
+from .query_map import JudgedQueries, choose_candidates, learn_map, move
 from .recipe import Use
 
 N_FOLDS = 5
@@ -35,29 +37,56 @@ Figures = Mapping[Use, Values]
 
 @dataclass(frozen=True)
 class Judge:
-    """Measures query vectors, alone and with BM25.
+    """Measures maps on the queries of one split, alone and with BM25.
 
     Attributes:
+        names: of Q queries.
+        vectors: (Q, D) float32 of the start.
+        qrels: of these queries, each with a relevant passage.
+        bm25_run: of these queries.
         passages: embeddings of the collection.
-        bm25_run: of all queries.
-        qrels: of all queries.
     """
 
-    passages: Embeddings
-    bm25_run: Run
+    names: Sequence[str]
+    vectors: np.ndarray
     qrels: Qrels
+    bm25_run: Run
+    passages: Embeddings
 
-    def measure(self, names: Sequence[str], vectors: np.ndarray) -> Figures:
-        """The figures of queries with vectors (Q, D)."""
+    def measure(self, change: np.ndarray | None, places: Sequence[int] | None = None) -> Figures:
+        """The figures of the queries at `places`, moved by A (D, D) unless it is None."""
+        chosen = list(range(len(self.names)) if places is None else places)
+        names, vectors = [self.names[place] for place in chosen], self.vectors[chosen]
+        if change is not None:
+            vectors = move(vectors, change)
         with show_bars(False):
             dense = search_embeddings(self.passages, vectors, names, depth=CANDIDATES)
         bm25 = {name: self.bm25_run.get(name, {}) for name in names}
         qrels = {name: self.qrels[name] for name in names}
-        runs: dict[Use, Run] = {"alone": dense, "hybrid": DEFAULT.fuse(bm25, dense)}
+        runs: dict[Use, Run] = {"hybrid": DEFAULT.fuse(bm25, dense), "alone": dense}
         return {
             use: evaluate_run(qrels, run, measures=[MEASURE]).per_query[MEASURE]
             for use, run in runs.items()
         }
+
+    def queries(self, collection: Collection) -> JudgedQueries:
+        """What a map is learned from, with the rows of the collection's passages."""
+        dense = search_embeddings(self.passages, self.vectors, self.names, depth=CANDIDATES)
+        positives = judged_positives(collection)
+        ids = chain(*positives.values(), *dense.values(), *self.bm25_run.values())
+        row_of = find_rows(collection.passages, ids)
+        shape = len(self.names), CANDIDATES
+        rows, scores = np.zeros((2, *shape), dtype=np.int64), np.zeros(shape, dtype=np.float32)
+        pairs = []
+        for place, name in enumerate(self.names):
+            pairs += [(place, row_of[passage]) for passage in positives[name]]
+            for kind, run in enumerate((dense, self.bm25_run)):
+                found = [row_of[passage] for passage in run.get(name, {})]
+                rows[kind, place, : len(found)] = found
+            values = np.array([*self.bm25_run.get(name, {}).values()])
+            if len(set(values)) > 1:
+                scores[place, : len(values)] = (values - values.min()) / values.std()
+        return JudgedQueries(self.vectors, np.array(pairs), rows[0], rows[1], scores)
 
 
 def group_questions(texts: Sequence[str]) -> np.ndarray:
@@ -105,24 +134,15 @@ def find_named(folds: np.ndarray, positives: np.ndarray) -> np.ndarray:
 
 
 def cross_validate(
-    names: Sequence[str],
-    queries: JudgedQueries,
-    judge: Judge,
-    folds: np.ndarray,
-    strengths: Sequence[Strength],
-    *,
-    use: Use,
+    judge: Judge, queries: JudgedQueries, folds: np.ndarray, ridges: Sequence[float], *, use: Use
 ) -> list[Figures]:
-    """The figures of all queries for each strength, each by the map of the other folds."""
-    figures: list[dict[Use, Values]] = [{"alone": {}, "hybrid": {}} for _ in strengths]
+    """The figures of all queries for each ridge, each query by the map of the other folds."""
+    figures: list[dict[Use, Values]] = [{"hybrid": {}, "alone": {}} for _ in ridges]
     for fold in bar(np.unique(folds), "folds", unit="fold"):
-        inside, outside = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        learned = queries.select(outside)
+        learned = queries.select(np.flatnonzero(folds != fold))
         candidates = choose_candidates(learned, judge.passages)
-        asked = [names[place] for place in inside]
-        for strength, found in zip(strengths, figures, strict=True):
-            change = learn_map(learned, candidates, strength, with_bm25=use == "hybrid")
-            measured = judge.measure(asked, move(queries.vectors[inside], change))
-            for each, values in measured.items():
+        for ridge, found in zip(ridges, figures, strict=True):
+            change = learn_map(learned, candidates, ridge=ridge, with_bm25=use == "hybrid")
+            for each, values in judge.measure(change, np.flatnonzero(folds == fold)).items():
                 found[each] |= values
     return figures

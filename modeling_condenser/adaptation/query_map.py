@@ -3,12 +3,12 @@
 Each judged query is ranked against all passages, whose vectors are stored and stay as they are. A
 has D * D numbers. The loss of a query is the cross-entropy of
 
-    softmax(w * cosine(q + A q, p) / t + BM25(q, p))    over all passages p,
+    softmax(20 * cosine(q + A q, p) + 2 * BM25(q, p))    over all passages p,
 
 where BM25 is standardised over its best 100 passages, and counts as the lowest of them elsewhere,
 as in `Fusion`; for a model that is used alone, it is left out. Any of a query's relevant passages
 satisfies it: their probabilities are added up. To the mean is added ridge * |A|^2 / D. L-BFGS finds
-the minimum from A = 0, in about 15 steps over all queries, without a learning rate or a seed.
+the minimum from A = 0, in 15 steps over all queries, without a learning rate or a seed.
 
 The passages of a large collection are sampled (`choose_candidates`). Search-Adaptor (Yoon et al.
 2023, arXiv 2310.08750) maps queries and passages by one matrix, and LlamaIndex's adapter maps
@@ -27,15 +27,8 @@ from torch.nn import functional as F
 from modeling_condenser.encoding.embeddings import Embeddings
 
 MOST_CANDIDATES = 50_000  # passages in memory
+_COSINE_WEIGHT, _BM25_WEIGHT = 20.0, 2.0  # of several, the best on dev queries (docs/adaptation.md)
 _STEPS, _QUERIES_AT_ONCE = 15, 128
-
-
-@dataclass(frozen=True)
-class Strength:
-    """How far a map may move queries: a ridge, and the weight of cosines, w / t."""
-
-    ridge: float
-    scale: float
 
 
 @dataclass(frozen=True)
@@ -115,7 +108,7 @@ def choose_candidates(
 
 
 def learn_map(
-    queries: JudgedQueries, candidates: Candidates, strength: Strength, *, with_bm25: bool
+    queries: JudgedQueries, candidates: Candidates, *, ridge: float, with_bm25: bool
 ) -> np.ndarray:
     """Learn A, (D, D) float32."""
     size = queries.vectors.shape[1]
@@ -125,11 +118,11 @@ def learn_map(
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = strength.ridge / size * change.square().sum()
+        loss = ridge / size * change.square().sum()
         loss.backward()
         for batch in batches:
-            part = ranking_losses(change, batch, candidates, strength.scale, with_bm25=with_bm25)
-            part = part.sum() / len(queries.vectors)
+            losses = ranking_losses(change, batch, candidates, with_bm25=with_bm25)
+            part = losses.sum() / len(queries.vectors)
             part.backward()
             loss = loss + part
         return loss.detach()
@@ -139,21 +132,16 @@ def learn_map(
 
 
 def ranking_losses(
-    change: torch.Tensor,
-    queries: JudgedQueries,
-    candidates: Candidates,
-    scale: float,
-    *,
-    with_bm25: bool,
+    change: torch.Tensor, queries: JudgedQueries, candidates: Candidates, *, with_bm25: bool
 ) -> torch.Tensor:
-    """The cross-entropy of each query, (Q,), which has the candidates' gradients in A, (D, D)."""
+    """The cross-entropy of each query, (Q,), for a map A (D, D)."""
     vectors = torch.from_numpy(queries.vectors)
     moved = F.normalize(vectors + vectors @ change.T)  # (Q, D)
-    scores = scale * (moved @ torch.from_numpy(candidates.vectors).T)  # (Q, C)
+    scores = _COSINE_WEIGHT * (moved @ torch.from_numpy(candidates.vectors).T)  # (Q, C)
     scores = scores + torch.from_numpy(candidates.bias)
     if with_bm25:
         places, is_candidate = candidates.places(queries.bm25)
-        points = torch.from_numpy(np.where(is_candidate, queries.bm25_scores, 0))
+        points = torch.from_numpy(_BM25_WEIGHT * np.where(is_candidate, queries.bm25_scores, 0))
         scores = scores.scatter_add(1, torch.from_numpy(places), points)
     owners = torch.from_numpy(queries.positives[:, 0])
     columns = torch.from_numpy(candidates.places(queries.positives[:, 1])[0])

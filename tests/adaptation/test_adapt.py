@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from modeling_condenser.adaptation import adapt as stage
-from modeling_condenser.adaptation.adapt import adapt, choose_strength, is_better
+from modeling_condenser.adaptation.adapt import adapt, choose_ridge, is_better
 from modeling_condenser.adaptation.query_map import move
 from modeling_condenser.collection.load import load_collection, load_dev, load_passages
 from modeling_condenser.encoding import embeddings as encoding
@@ -161,9 +161,9 @@ def test_models_that_cannot_be_adapted_are_refused(bert_folder, judged, adapted,
             adapt(**settings(model, judged, tmp_path / "out"))
 
 
-def test_the_strength_is_the_best_of_those_that_cost_the_others_nothing():
-    assert choose_strength([0.3, 0.2, 0.1], [-0.01, 0.0, 0.02]) == 1
-    assert choose_strength([0.3, 0.2], [-0.03, -0.01]) == 1
+def test_the_ridge_is_the_best_of_those_that_cost_the_others_nothing():
+    assert choose_ridge([0.3, 0.2, 0.1], [-0.01, 0.0, 0.02]) == 1
+    assert choose_ridge([0.3, 0.2], [-0.03, -0.01]) == 1
 
 
 def test_a_model_is_kept_if_one_judge_says_better_and_none_shows_a_loss():

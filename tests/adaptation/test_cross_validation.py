@@ -1,5 +1,7 @@
 """Folds of judged questions, and maps that are judged by questions of other folds."""
 
+from statistics import fmean
+
 import numpy as np
 
 from modeling_condenser.adaptation.cross_validation import (
@@ -10,7 +12,6 @@ from modeling_condenser.adaptation.cross_validation import (
     group_questions,
     make_folds,
 )
-from modeling_condenser.adaptation.query_map import Strength
 from tests.adaptation.making import judged, store, unit
 
 
@@ -44,17 +45,15 @@ def test_a_question_is_ranked_by_a_map_of_other_folds(tmp_path):
     turn = np.linalg.qr(random.normal(size=(8, 8)))[0].astype(np.float32)
     names = [f"q{i}" for i in range(60)]
     qrels = {name: {f"p{i}": 1} for i, name in enumerate(names)}
-    judge = Judge(store(passages, tmp_path), {}, qrels)
-    folds = make_folds(np.arange(60))
+    embeddings, folds = store(passages, tmp_path), make_folds(np.arange(60))
 
-    def validate(vectors):
+    def measure(vectors):
+        judge = Judge(names, vectors, qrels, {}, embeddings)
         queries = judged(vectors, [(i, i) for i in range(60)])
-        strength = Strength(ridge=0.01, scale=10)
-        [figures] = cross_validate(names, queries, judge, folds, [strength], use="alone")
-        return np.mean([figures["alone"][name] for name in names])
+        [after] = cross_validate(judge, queries, folds, [0.01], use="alone")
+        return [fmean(figures["alone"].values()) for figures in (judge.measure(None), after)]
 
-    turned = passages[:60] @ turn
-    before = np.mean(list(judge.measure(names, turned)["alone"].values()))
-    assert validate(turned) > before + 0.5
+    before, after = measure(passages[:60] @ turn)
+    assert after > before + 0.5
     # What only the judged questions themselves could teach is not in the figures.
-    assert validate(unit(random.normal(size=(60, 8)))) < 0.2
+    assert measure(unit(random.normal(size=(60, 8))))[1] < 0.2
