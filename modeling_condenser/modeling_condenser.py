@@ -205,7 +205,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     @classmethod
     def from_encoder(
         cls,
-        name_or_path: str | Path,
+        name_or_path: str | Path | PreTrainedModel,
         *,
         n_head_layers: int = 2,
         skip_from: int | None = None,
@@ -224,7 +224,8 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         Args:
             name_or_path: Hub name or folder of a supported encoder, or of a Condenser checkpoint,
                 whose own head is then ignored; "starter" for the encoder that comes with the
-                package.
+                package. Or a model in memory, which is copied: give the trainer its tokenizer as
+                `processing_class`.
             n_head_layers, skip_from, late_mlm, head_mlm_probability: see `CondenserConfig`.
             pooling: "cls" or "mean"; by default that of a Condenser checkpoint, else "cls".
             config_changes: attributes of the encoder's configuration, such as dropout.
@@ -239,7 +240,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             from modeling_condenser.warm_start import open_start
         except ImportError as error:
             raise ImportError("from_encoder needs the package condenser: install it.") from error
-        start = open_start(str(name_or_path), config_changes, from_retriever=from_retriever, **hub)
+        start = open_start(name_or_path, config_changes, from_retriever=from_retriever, **hub)
         new_config = CondenserConfig(
             encoder_config=start.encoder.config,
             n_head_layers=n_head_layers,

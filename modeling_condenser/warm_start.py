@@ -3,13 +3,14 @@
 This file is not copied to the Hub. A checkpoint there is opened without it.
 """
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedModel
 from transformers.utils import logging
 
 from .configuration_condenser import CondenserConfig, check_encoder
@@ -40,9 +41,12 @@ class Start:
 
 
 def open_start(
-    name: str, changes: dict[str, Any] | None = None, *, from_retriever: bool = False, **hub: Any
+    name: Any, changes: dict[str, Any] | None = None, *, from_retriever: bool = False, **hub: Any
 ) -> Start:
     """Open an encoder, or a Condenser checkpoint without its head; see `from_encoder`."""
+    if isinstance(name, PreTrainedModel):
+        return _copy_parts(name, changes)
+    name = str(name)
     if unknown := hub.keys() - set(_HUB_ARGUMENTS):
         raise TypeError(f"from_encoder has no argument {', '.join(sorted(unknown))}.")
     folder = find_start(name, from_retriever=from_retriever, **hub)
@@ -60,6 +64,25 @@ def open_start(
     is_on_hub = not is_pinned and name != STARTER and not Path(name).is_dir()
     start.encoder.config.name_or_path = name if is_on_hub else str(folder)
     return start
+
+
+def _copy_parts(model: PreTrainedModel, changes: dict[str, Any] | None) -> Start:
+    """Copy the parts of a model in memory: an encoder, one with its LM head, or a Condenser."""
+    copied: Any = copy.deepcopy(model).float()
+    if hasattr(copied, "condenser"):
+        config = copied.config
+        change_config(config.encoder_config, changes)
+        return Start(copied.condenser.encoder, copied.lm_head, config.pooling, config.similarity)
+    check_encoder(copied.config)
+    change_config(copied.config, changes)
+    encoder = AutoModel.from_config(copied.config)
+    missing = set(encoder.load_state_dict(copied.base_model.state_dict(), strict=False)[0])
+    of_pooler = {key for key in missing if key.startswith("pooler.")}
+    refuse_incomplete(type(model).__name__, missing - of_pooler, set())
+    if of_pooler:
+        freeze_pooler(encoder)
+    has_lm_head = copied.base_model is not copied
+    return Start(encoder, take_lm_head(copied)[0] if has_lm_head else None)
 
 
 def find_start(name: str, *, from_retriever: bool = False, **hub: Any) -> Path:
@@ -86,7 +109,12 @@ def open_config(folder: Path, changes: dict[str, Any] | None) -> Any:
     """
     config_class: Any = CondenserConfig if is_checkpoint(folder) else AutoConfig
     config = config_class.from_pretrained(folder, trust_remote_code=False)
-    encoder_config = getattr(config, "encoder_config", config)
+    change_config(getattr(config, "encoder_config", config), changes)
+    return config
+
+
+def change_config(encoder_config: Any, changes: dict[str, Any] | None) -> None:
+    """Change attributes of an encoder's configuration; an unknown one is a ValueError."""
     for name, value in (changes or {}).items():
         if not hasattr(encoder_config, name):  # the library would add it, but never read it
             raise ValueError(
@@ -94,7 +122,6 @@ def open_config(folder: Path, changes: dict[str, Any] | None) -> Any:
                 "lacks; dropout is hidden_dropout_prob in BERT, dropout in DistilBERT."
             )
         setattr(encoder_config, name, value)
-    return config
 
 
 def load_encoder(folder: Path, config: Any) -> tuple[Any, nn.Module | None]:
