@@ -2,9 +2,9 @@ r"""Make French text and a retrieval task from manuals of Debian, for docs/from-
 
     apt-get install mandoc
     apt-get download manpages-fr manpages-fr-dev debian-reference-fr debian-handbook \
-        aptitude-doc-fr debian-faq-fr developers-reference-fr maint-guide-fr installation-guide-amd64 \
-        libreoffice-help-fr gimp-help-fr lilypond-doc-html-fr debian-edu-doc-fr kicad-doc-fr \
-        linuxcnc-doc-fr gnome-user-docs
+        aptitude-doc-fr debian-faq-fr developers-reference-fr maint-guide-fr \
+        installation-guide-amd64 libreoffice-help-fr gimp-help-fr lilypond-doc-html-fr \
+        debian-edu-doc-fr kicad-doc-fr linuxcnc-doc-fr gnome-user-docs
     for file in *.deb; do dpkg-deb -x $file packages/${file%%_*}; done
     python -m benchmarks.make_french_manuals packages OUT
 

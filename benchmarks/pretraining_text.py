@@ -10,8 +10,8 @@ from datasets import load_from_disk
 from transformers import AutoTokenizer
 
 from benchmarks.harness import docstrings, make_encoder
+from modeling_condenser.pretraining.corpus import load_documents
 from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
-from modeling_condenser.pretraining.documents import load_documents
 
 _TEXTS_FOR_VOCABULARY = 50_000
 

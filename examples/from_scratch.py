@@ -23,7 +23,8 @@ from modeling_condenser import (
 KIND = "bert"  # or "modernbert"
 
 corpus = files("modeling_condenser") / "health" / "corpus.jsonl.gz"
-texts = load_dataset("json", data_files=str(corpus), split="train[:1000]")  # a column `text`
+# A stream, with a column `text`: nothing is stored, whatever its size.
+texts = load_dataset("json", data_files=str(corpus), split="train", streaming=True).take(1000)
 
 pieces = BertWordPieceTokenizer(lowercase=True, strip_accents=False)  # où is not ou
 pieces.train_from_iterator((row["text"] for row in texts), vocab_size=4000)

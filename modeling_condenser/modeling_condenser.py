@@ -225,7 +225,8 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         Args:
             name_or_path: Hub name or folder of a supported encoder, or of a Condenser checkpoint,
                 whose own head is then ignored; "starter" for the encoder that comes with the
-                package; or a masked LM in memory, such as `BertForMaskedLM(config)`.
+                package. Or a model in memory, which is copied: give the trainer its tokenizer as
+                `processing_class`.
             n_head_layers, skip_from, late_mlm, head_mlm_probability: see `CondenserConfig`.
             pooling: "cls" or "mean"; by default that of a Condenser checkpoint, else "cls".
             config_changes: attributes of the encoder's configuration, such as dropout.

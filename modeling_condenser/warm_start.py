@@ -51,18 +51,14 @@ class Start:
 
 
 def open_start(
-    name_or_model: str | Path | PreTrainedModel,
-    changes: dict[str, Any] | None = None,
-    *,
-    from_retriever: bool = False,
-    **hub: Any,
+    name: Any, changes: dict[str, Any] | None = None, *, from_retriever: bool = False, **hub: Any
 ) -> Start:
     """Open an encoder, or a Condenser checkpoint without its head; see `from_encoder`."""
+    if isinstance(name, PreTrainedModel):
+        return _copy_parts(name, changes)
+    name = str(name)
     if unknown := hub.keys() - set(_HUB_ARGUMENTS):
         raise TypeError(f"from_encoder has no argument {', '.join(sorted(unknown))}.")
-    if isinstance(name_or_model, PreTrainedModel):
-        return copy_start(name_or_model, changes)
-    name = str(name_or_model)
     folder = find_start(name, from_retriever=from_retriever, **hub)
     config = open_config(folder, changes)
     if is_checkpoint(folder):
@@ -80,17 +76,23 @@ def open_start(
     return start
 
 
-def copy_start(masked_lm: PreTrainedModel, changes: dict[str, Any] | None) -> Start:
-    """Copy the backbone and the LM head of a masked LM in memory."""
-    config = change_config(copy.deepcopy(masked_lm.config), changes)
-    check_encoder(config)
-    encoder = AutoModel.from_config(config, dtype=torch.float32)
-    result = encoder.load_state_dict(masked_lm.base_model.state_dict(), strict=False)
-    missing = {key for key in result.missing_keys if not key.startswith("pooler.")}
-    refuse_incomplete(type(masked_lm).__name__, missing, set(result.unexpected_keys))
-    if len(missing) < len(result.missing_keys):
+def _copy_parts(model: PreTrainedModel, changes: dict[str, Any] | None) -> Start:
+    """Copy the parts of a model in memory: an encoder, one with its LM head, or a Condenser."""
+    copied: Any = copy.deepcopy(model).float()
+    if hasattr(copied, "condenser"):
+        config = copied.config
+        change_config(config.encoder_config, changes)
+        return Start(copied.condenser.encoder, copied.lm_head, config.pooling, config.similarity)
+    check_encoder(copied.config)
+    change_config(copied.config, changes)
+    encoder = AutoModel.from_config(copied.config)
+    missing = set(encoder.load_state_dict(copied.base_model.state_dict(), strict=False)[0])
+    of_pooler = {key for key in missing if key.startswith("pooler.")}
+    refuse_incomplete(type(model).__name__, missing - of_pooler, set())
+    if of_pooler:
         freeze_pooler(encoder)
-    return Start(encoder, take_lm_head(copy.deepcopy(masked_lm))[0].float())
+    has_lm_head = copied.base_model is not copied
+    return Start(encoder, take_lm_head(copied)[0] if has_lm_head else None)
 
 
 def new_encoder(
@@ -169,12 +171,13 @@ def open_config(folder: Path, changes: dict[str, Any] | None) -> Any:
     Code that a configuration names is not executed.
     """
     config_class: Any = CondenserConfig if is_checkpoint(folder) else AutoConfig
-    return change_config(config_class.from_pretrained(folder, trust_remote_code=False), changes)
+    config = config_class.from_pretrained(folder, trust_remote_code=False)
+    change_config(getattr(config, "encoder_config", config), changes)
+    return config
 
 
-def change_config(config: Any, changes: dict[str, Any] | None) -> Any:
-    """Change attributes of the encoder's configuration, which must exist."""
-    encoder_config = getattr(config, "encoder_config", config)
+def change_config(encoder_config: Any, changes: dict[str, Any] | None) -> None:
+    """Change attributes of an encoder's configuration; an unknown one is a ValueError."""
     for name, value in (changes or {}).items():
         if not hasattr(encoder_config, name):  # the library would add it, but never read it
             raise ValueError(
@@ -182,7 +185,6 @@ def change_config(config: Any, changes: dict[str, Any] | None) -> Any:
                 "lacks; dropout is hidden_dropout_prob in BERT, dropout in DistilBERT."
             )
         setattr(encoder_config, name, value)
-    return config
 
 
 def load_encoder(folder: Path, config: Any) -> tuple[Any, nn.Module | None]:

@@ -20,7 +20,7 @@ from modeling_condenser.files.run_folder import (
     write_json,
 )
 from modeling_condenser.files.settings import parse_settings
-from modeling_condenser.pretraining.documents import load_documents
+from modeling_condenser.pretraining.corpus import load_documents
 from modeling_condenser.publishing.markdown import escape
 from modeling_condenser.publishing.training_log import spread
 

@@ -10,7 +10,7 @@ from transformers.integrations.fsdp import is_fsdp_enabled
 
 from modeling_condenser.files.settings import check_value, parse_settings
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
-from modeling_condenser.pretraining.documents import load_documents
+from modeling_condenser.pretraining.corpus import load_documents
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.publishing.training_log import is_readiness
 

@@ -31,11 +31,15 @@ MODEL_FOLDER = "model"
 LOG_FILE = "log.json"
 
 DATA = "data_sha256"  # in the record: the hash of all that the run reads
+BATCH = "global_batch"  # in the record: blocks, pairs or tokens of a step over all processes
 _STATE_FILE = "trainer_state.json"
+
+# Settings whose product with the number of processes is the batch of a step.
+_OF_BATCH = {"gradient_accumulation_steps", "per_device_train_batch_size", "tokens_per_batch"}
 
 # Settings that may change when a run is resumed, because its result does not depend on them.
 _MAY_DIFFER = set(
-    "dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
+    "blocks_folder dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
     "dataloader_pin_memory devices disable_tqdm embeddings hub_always_push hub_model_id "
     "hub_private_repo hub_revision hub_strategy log_level logging_dir logging_first_step "
     "logging_steps preprocessing_workers project push_to_hub readiness report_to "
@@ -138,30 +142,49 @@ def checksum_file(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def check_run_folder(folder: Path, settings: Mapping[str, Any], data: str | None = None) -> None:
+def check_run_folder(
+    folder: Path,
+    settings: Mapping[str, Any],
+    data: str | None = None,
+    *,
+    batch: int | None = None,
+) -> None:
     """Check that a run with these settings can start or continue in a folder.
 
     Args:
         folder: the output folder of the run.
         settings: of the run, as its caller stated them.
         data: hash of all that the run reads, if it is known yet (`hash_data`).
+        batch: of a step over all processes, if nothing else matters of the settings that it is the
+            product of: then another number of processes may continue the run.
 
     Raises:
-        ValueError: the folder holds other files, or a run with other settings or data.
+        ValueError: the folder holds other files, or a run with other settings, data or batch.
         PermissionError: a new folder cannot be written.
     """
     if not (folder / RECIPE_FILE).is_file():
         _check_new(folder)
         return
     now, then = _comparable(settings), _comparable(_read_recipe(folder))
+    record = read_run(folder)
+    if data is None or None not in (batch, record.get(BATCH)):
+        for name in _OF_BATCH:  # compared by their product, once that is known
+            now.pop(name, None)
+            then.pop(name, None)
     changed = [
         f"{name}: {then.get(name, 'not set')!r} then, {now.get(name, 'not set')!r} now"
         for name in sorted({*then, *now})
         if then.get(name) != now.get(name)
     ]
-    stored = read_run(folder).get(DATA)
+    stored = record.get(DATA)
     if data is not None and stored not in (None, data):
         changed.append(f"data: {stored[:12]} then, {data[:12]} now")
+    stored_batch = record.get(BATCH)
+    if batch is not None and stored_batch not in (None, batch):
+        advice = ""
+        if stored_batch % batch == 0:
+            advice = f"; {stored_batch // batch} times the gradient_accumulation_steps keep it"
+        changed.append(f"batch over all processes: {stored_batch} then, {batch} now{advice}")
     if changed:
         raise ValueError(
             f"{folder} holds another run ({', '.join(changed)}). Choose another output_dir, or "
@@ -169,19 +192,24 @@ def check_run_folder(folder: Path, settings: Mapping[str, Any], data: str | None
         )
 
 
-def claim_run_folder(folder: Path, settings: Mapping[str, Any], data: str) -> None:
+def claim_run_folder(
+    folder: Path, settings: Mapping[str, Any], data: str, *, batch: int | None = None
+) -> None:
     """Start a run in a folder, or continue it: `check_run_folder`, then store settings and data."""
-    check_run_folder(folder, settings, data)
+    check_run_folder(folder, settings, data, batch=batch)
     if DATA not in read_run(folder):
-        start_run(folder, settings, data)
+        start_run(folder, settings, data, batch=batch)
 
 
-def start_run(folder: Path, settings: Mapping[str, Any], data: str) -> None:
+def start_run(
+    folder: Path, settings: Mapping[str, Any], data: str, *, batch: int | None = None
+) -> None:
     """Store settings and data of a run that begins, in place of those of an earlier one."""
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_file(folder / RECIPE_FILE) as file:
         file.write(yaml.safe_dump(_plain(settings), sort_keys=True).encode())
-    write_json(folder / RUN_FILE, {**describe_machine(), DATA: data})
+    record = {} if batch is None else {BATCH: batch}
+    write_json(folder / RUN_FILE, {**describe_machine(), DATA: data, **record})
 
 
 def hash_data(*parts: object) -> str:

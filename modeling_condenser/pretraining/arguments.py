@@ -1,6 +1,6 @@
 """The settings of pre-training: for the trainer in Python, and as a recipe for the command."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import torch
@@ -19,6 +19,15 @@ _ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
     ("cocondenser",): ("contrastive_weight",),
     ("ict",): ("query_length", "removal_probability"),
     ("condenser", "mlm"): ("tokens_per_batch",),
+}
+# Fields of a recipe that are no training arguments -> where a script states them.
+_ELSEWHERE = {
+    **dict.fromkeys((*HEAD_SETTINGS, "pooling", "from_retriever"), "from_encoder(ENCODER, {}=...)"),
+    "encoder": "from_encoder(ENCODER)",
+    "encoder_changes": "from_encoder(ENCODER, config_changes={{...}})",
+    "corpus": "CondenserTrainer(..., train_dataset=...)",
+    "tokenizer": "CondenserTrainer(..., processing_class=...)",
+    "readiness": "trainer.add_callback(ReadinessCallback(trainer, ...))",
 }
 
 
@@ -44,6 +53,11 @@ class CondenserTrainingArguments(TrainingArguments):
             In the paper, it falls from 1.0 to 0.1.
         blocks_seed: seed of the choice of short blocks, which `seed` does not change.
         preprocessing_workers: processes that build blocks.
+        blocks_folder: folder that keeps the blocks of each text, for all runs; by default in the
+            cache of `datasets`. Several nodes need one that all of them see.
+        stream_lanes: parts in which a stream is read, for each worker of the data loader: a
+            multiple of processes x gradient_accumulation_steps. The batches depend on it.
+        stream_buffer: blocks of a stream that are shuffled together.
         packed: whether to omit padding, which changes no loss; by default wherever the encoder
             supports it and no `attn_implementation` is set.
         attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...).
@@ -67,6 +81,9 @@ class CondenserTrainingArguments(TrainingArguments):
     bow_weight_end: float | None = None
     blocks_seed: int = 0
     preprocessing_workers: int | None = None
+    blocks_folder: str | None = None
+    stream_lanes: int = 16
+    stream_buffer: int = 8192
     packed: bool | None = None
     attn_implementation: str | None = None
     tokens_per_batch: int | None = None
@@ -78,6 +95,14 @@ class CondenserTrainingArguments(TrainingArguments):
     removal_probability: float = 0.9
     dataloader_pin_memory: bool = field(default_factory=torch.cuda.is_available)
     ddp_find_unused_parameters: bool | None = False  # all trained weights have a gradient
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        for name in kwargs.keys() & _ELSEWHERE.keys():
+            raise TypeError(
+                f"{name} is of the model or the trainer, not of their arguments: "
+                f"{_ELSEWHERE[name].format(name)}."
+            )
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if self.bf16 and not torch.accelerator.is_available():
@@ -99,7 +124,7 @@ class CondenserTrainingArguments(TrainingArguments):
         for objectives, names in _ONLY_FOR.items():
             check_objective(self, objectives, names)
         check_least(self, bow_weight=0, bow_weight_end=0, contrastive_weight=0)
-        check_least(self, temperature=1e-6, cache_chunk_size=1)
+        check_least(self, temperature=1e-6, cache_chunk_size=1, stream_lanes=1, stream_buffer=1)
         for name in ("removal_probability", "short_block_probability"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} is {value}, expected 0 to 1.")
@@ -121,6 +146,14 @@ class CondenserTrainingArguments(TrainingArguments):
                 f"attn_implementation is {self.attn_implementation}, but packed batches have their "
                 "own attention back-end: leave one of the two out."
             )
+
+
+def with_objective(arguments: TrainingArguments) -> CondenserTrainingArguments:
+    """Plain `TrainingArguments` with the defaults of `CondenserTrainingArguments`."""
+    if isinstance(arguments, CondenserTrainingArguments):
+        return arguments
+    values = {f.name: getattr(arguments, f.name) for f in fields(arguments) if f.init}
+    return CondenserTrainingArguments(**values)
 
 
 @dataclass
@@ -151,6 +184,7 @@ class PretrainingRecipe:
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
         base_learning_rate: of an encoder of BERT base's size, from which that of another size
             follows if learning_rate is not set.
+        prepare_only: cut the text into blocks for later runs with these settings, and end.
         readiness: measures readiness while training: a mapping of the fields that `condenser
             analyze --help` lists, and of `every`, the steps between two measurements.
     """
@@ -170,6 +204,7 @@ class PretrainingRecipe:
     from_retriever: bool = False
     encoder_changes: dict[str, Any] = field(default_factory=dict)
     base_learning_rate: float | None = None
+    prepare_only: bool = False
     readiness: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

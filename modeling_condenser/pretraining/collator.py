@@ -73,7 +73,7 @@ class CondenserDataCollator:
         self.mask_token_id, self.pad_token_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.word_starts = WordStarts(tokenizer)
         self._prefix, self._suffix = special_frame(tokenizer)
-        self._room = text_room(tokenizer, self.max_length)
+        self._text_length = text_length(tokenizer, self.max_length)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
         self._n_unmasked = _MOST_UNMASKED  # texts in a row; a first batch must have masks
         self._n_read = self._n_masked = self._n_asked = 0  # of the sample
@@ -131,29 +131,18 @@ class CondenserDataCollator:
                 "An example has no input_ids: tokenize its text, or give the texts, but no stream "
                 "of them, to a CondenserTrainer."
             )
-        ids = np.asarray(example["input_ids"])
-        mask = example.get("attention_mask")
-        if mask is not None:
-            ids = ids[np.asarray(mask, dtype=bool)]
-        start, end = len(self._prefix), len(ids) - len(self._suffix)
-        if np.array_equal(ids[:start], self._prefix) and np.array_equal(ids[end:], self._suffix):
-            ids = ids[start:end]
-        # A block that was made of text has a `mask_key`; its text may name the token.
-        ends = (*ids[:1], *ids[-1:])
-        if mask is None and "mask_key" not in example and self.pad_token_id in ends:
-            raise ValueError(
-                f"input_ids begin or end with the padding token ({self.pad_token_id}), and there "
-                "is no attention_mask: keep this column of the tokenizer."
-            )
-        return ids
+        # A block that was made of text has a `mask_key`; its text may name the padding token.
+        padding = None if "mask_key" in example else self.pad_token_id
+        frame, mask = (self._prefix, self._suffix), example.get("attention_mask")
+        return strip_special(example["input_ids"], mask, frame=frame, padding=padding)
 
     def _cut(self, blocks: list[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
         """Cut blocks that are longer than fits to a random window."""
-        excess = np.array([max(len(block) - self._room, 0) for block in blocks])
+        excess = np.array([max(len(block) - self._text_length, 0) for block in blocks])
         draws = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
         starts = (draws * (excess + 1)).astype(np.int64)
         pairs = zip(blocks, starts, strict=True)
-        return [block[start : start + self._room] for block, start in pairs]
+        return [block[start : start + self._text_length] for block, start in pairs]
 
     def _pad(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Add special tokens and padding: ids, is it text, is it a token; each (B, T)."""
@@ -239,7 +228,33 @@ def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.nd
     return prefix, suffix
 
 
-def text_room(tokenizer: PreTrainedTokenizerBase, length: int, *, name: str = "max_length") -> int:
+def strip_special(
+    ids: Any, mask: Any, *, frame: tuple[np.ndarray, np.ndarray], padding: int | None
+) -> np.ndarray:
+    """Token ids without padding and the special tokens (`special_frame`) around their text.
+
+    Raises:
+        ValueError: there is padding, but no `mask` that says where.
+    """
+    ids = np.asarray(ids)
+    if mask is not None:
+        ids = ids[np.asarray(mask, dtype=bool)]
+    prefix, suffix = frame
+    start, end = len(prefix), len(ids) - len(suffix)
+    if np.array_equal(ids[:start], prefix) and np.array_equal(ids[end:], suffix):
+        ids = ids[start:end]
+    ends = (*ids[:1], *ids[-1:])
+    if mask is None and padding is not None and padding in ends:
+        raise ValueError(
+            f"input_ids begin or end with the padding token ({padding}), and there is no "
+            "attention_mask: keep this column of the tokenizer."
+        )
+    return ids
+
+
+def text_length(
+    tokenizer: PreTrainedTokenizerBase, length: int, *, name: str = "max_length"
+) -> int:
     """How many tokens of text fit beside the special tokens."""
     room = length - sum(map(len, special_frame(tokenizer)))
     if room <= 0:

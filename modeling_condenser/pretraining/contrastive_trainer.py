@@ -11,7 +11,7 @@ loss <vector, g>. Both passes drop the same units. The cached losses of sentence
 have the model's own losses, which are part of the second pass.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -19,10 +19,11 @@ import torch
 from sentence_transformers.base.losses.gradcache import RandContext
 from sentence_transformers.util.distributed import all_gather_with_grad
 from torch.nn import functional as F
+from transformers import TrainingArguments
 
 from modeling_condenser.packing import pack
 
-from .arguments import CONTRASTIVE, CondenserTrainingArguments
+from .arguments import CONTRASTIVE, with_objective
 from .collator import PAD_MULTIPLE
 from .trainer import CondenserTrainer
 
@@ -96,7 +97,8 @@ class ContrastiveTrainer(CondenserTrainer):
 
     objectives = CONTRASTIVE
 
-    def __init__(self, model: Any, args: CondenserTrainingArguments, **kwargs: Any):
+    def __init__(self, model: Any, args: TrainingArguments, **kwargs: Any):
+        args = with_objective(args)
         if args.gradient_accumulation_steps > 1:
             raise ValueError(
                 f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, but a "
@@ -190,14 +192,15 @@ class ContrastiveTrainer(CondenserTrainer):
             one_way=self.args.objective == "ict",
         )
         model: Any = self.model
-        if model.training:  # equal in all processes, whose measures are summed
-            self.add_measure("contrastive_loss", loss / n_processes)
-            self.add_measure("contrastive_accuracy", accuracy / n_processes)
+        # Equal in all processes, whose measures are summed in training.
+        share = 1 / n_processes if model.training else 1
+        self.add_measure("contrastive_loss", share * loss)
+        self.add_measure("contrastive_accuracy", share * accuracy)
         return self.args.contrastive_weight * loss
 
 
 def _check_pairs(data: Any, batch: int, purpose: str) -> None:
-    if data is not None and len(data) < batch:
+    if isinstance(data, Sized) and len(data) < batch:
         raise ValueError(
             f"{purpose}_dataset has {len(data)} pairs, but a batch over all processes has {batch}: "
             f"lower per_device_{purpose}_batch_size, or add text. For short documents, use "

@@ -16,7 +16,7 @@ paper, one encoder serves query and context, and contexts have no titles.
 import hashlib
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from operator import itemgetter
@@ -32,13 +32,12 @@ from transformers import PreTrainedTokenizerBase
 from modeling_condenser.collection.sentences import sentence_starts
 
 from .chunks import CHUNK_CHARACTERS, in_chunks, rows_a_read
-from .collator import text_room
+from .collator import special_frame, strip_special, text_length
 from .counter_random import EpochKeys, random_keys, uniforms
-from .documents import cache_file
 
 _CHUNK = 256  # documents that are tokenized together, if they are short
 _FINGERPRINTED = 4096  # blocks in a step of the fingerprint, which depends on it
-_VERSION = 2  # to increase when the same documents give other blocks
+_VERSION = 3  # to increase when the same documents give other blocks
 
 
 @dataclass
@@ -61,27 +60,46 @@ class BlockBuilder:
     kind: Literal["blocks", "spans", "passages"] = "blocks"
 
     def __post_init__(self) -> None:
-        self.room = text_room(self.tokenizer, self.max_length)
+        self.text_length = text_length(self.tokenizer, self.max_length)
         self.n_least = 2 if self.kind == "passages" else 1  # sentences of a block
         self.features = Features({"input_ids": List(Value("int32"))})  # without special tokens
         if self.kind != "blocks":  # where the parts begin, and the document's place in the corpus
-            self.features |= {"starts": List(Value("int32")), "document": Value("int64")}
+            self.features |= {"part_starts": List(Value("int32")), "document": Value("int64")}
 
-    def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
-        """The blocks or texts of documents as columns; `numbers` are their places in the corpus."""
-        rows = []
-        for number, (ids, sentences) in zip(numbers, self._tokenize(texts), strict=True):
-            if len(ids):
-                rows += [(*parts, number) for parts in self._split(ids, sentences, number)]
+    def cut(self, documents: Mapping[str, Sequence], numbers: Sequence[int]) -> dict[str, list]:
+        """The blocks or texts of documents as columns.
+
+        Args:
+            documents: column `text`, or `input_ids` and perhaps `attention_mask`, of documents
+                that were tokenized before; these are cut into blocks of about equal length.
+            numbers: their places in the corpus.
+        """
+        rows: list[tuple] = []
+        if "text" in documents:
+            texts = [_check_text(text) for text in documents["text"]]
+            for number, (ids, sentences) in zip(numbers, self._tokenize(texts), strict=True):
+                if len(ids):
+                    rows += [(*parts, number) for parts in self._split(ids, sentences, number)]
+        else:
+            for ids in self._read_tokens(documents):
+                n_blocks = -(-len(ids) // self.text_length)
+                rows += [(block,) for block in np.array_split(ids, n_blocks or 1) if len(block)]
         return {name: [row[i] for row in rows] for i, name in enumerate(self.features)}
 
-    def _tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _read_tokens(self, documents: Mapping[str, Sequence]) -> Iterator[np.ndarray]:
+        """The ids of documents that were tokenized before, without padding and special tokens."""
+        frame, padding = special_frame(self.tokenizer), self.tokenizer.pad_token_id
+        masks = documents.get("attention_mask", [None] * len(documents["input_ids"]))
+        for ids, mask in zip(documents["input_ids"], masks, strict=True):
+            yield strip_special(ids, mask, frame=frame, padding=padding).astype(np.int32)
+
+    def _tokenize(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each document, int32, and where its sentences begin among them."""
         # Arrays, because one document may be a whole library.
         ids, sentences = [array("i") for _ in texts], [array("q") for _ in texts]
         parts: list[tuple[int, str]] = []
         for i, text in enumerate(texts):
-            parts += [(i, part) for part in _cut_text(text or "")]
+            parts += [(i, part) for part in _cut_text(text)]
         for chunk in in_chunks(parts, most=_CHUNK, text=itemgetter(1)):
             encoded = self.tokenizer(
                 [part for _, part in chunk],
@@ -104,10 +122,12 @@ class BlockBuilder:
 
         Their parts are about equally long, and begin with a word where the script shows words.
         """
-        most = max(self.room // self.n_least, 1)  # so that as many parts as needed fit a block
+        most = max(
+            self.text_length // self.n_least, 1
+        )  # so that as many parts as needed fit a block
         for start, end in pairwise([*sentences, len(spans)]):
             yield start
-            is_long = end - start > self.room
+            is_long = end - start > self.text_length
             while is_long and end - start > most:
                 n_parts = math.ceil((end - start) / most)
                 last = start + math.ceil((end - start) / n_parts)
@@ -130,7 +150,9 @@ class BlockBuilder:
         """Where all blocks of a document but the first begin."""
         draws = uniforms(random_keys(self.seed, number), 2 * (len(sentences) + 1))[0]
         is_short = draws[::2] < self.short_block_probability
-        targets = np.where(is_short, 1 + (draws[1::2] * self.room).astype(np.int64), self.room)
+        targets = np.where(
+            is_short, 1 + (draws[1::2] * self.text_length).astype(np.int64), self.text_length
+        )
         cuts = [0]  # places among the sentences
         for place, end in enumerate([*sentences[1:], n_tokens]):
             is_full = end - sentences[cuts[-1]] > targets[len(cuts) - 1]
@@ -146,8 +168,14 @@ class BlockBuilder:
     @property
     def fingerprint(self) -> str:
         """Identifies the settings in the name of a cached corpus."""
-        settings = (self.room, self.short_block_probability, self.seed, self.kind, _VERSION)
+        settings = (self.text_length, self.short_block_probability, self.seed, self.kind, _VERSION)
         return Hasher.hash((self.tokenizer.backend_tokenizer.to_str(), settings))
+
+
+def _check_text(text: Any) -> str:
+    if text is not None and not isinstance(text, str | int | float):
+        raise ValueError(f"A text is {text!r:.60}, expected one string a row.")
+    return "" if text is None else str(text)
 
 
 def _cut_text(text: str) -> Iterator[str]:
@@ -182,19 +210,24 @@ def _last_word(text: str, spans: np.ndarray, first: int) -> int:
 
 
 def build_blocks(
-    documents: Dataset, builder: BlockBuilder, *, num_proc: int | None = None
+    documents: Dataset,
+    builder: BlockBuilder,
+    *,
+    file: str | None = None,
+    num_proc: int | None = None,
 ) -> Dataset:
-    """Build the blocks of a corpus, a row each, cached by its content (`BlockBuilder.rows`)."""
+    """Build the blocks of a corpus, a row each (`BlockBuilder.cut`), in memory or in a file."""
     blocks = documents.map(
-        builder.rows,
-        input_columns="text",
+        _cut_rows,
         batched=True,
         batch_size=rows_a_read(documents, most=_CHUNK),
         with_indices=True,
         remove_columns=documents.column_names,
         features=builder.features,
+        fn_kwargs={"builder": builder},
         num_proc=num_proc if num_proc and num_proc > 1 else None,
-        cache_file_name=cache_file(documents, builder.fingerprint),
+        cache_file_name=file,
+        keep_in_memory=file is None,
         new_fingerprint=Hasher.hash((documents._fingerprint, builder.fingerprint)),
         desc="Cutting documents",
     )
@@ -203,6 +236,12 @@ def build_blocks(
             f"None of the {len(documents)} documents has any text: the corpus is empty."
         )
     return blocks
+
+
+def _cut_rows(
+    documents: Mapping[str, Sequence], numbers: Sequence[int], builder: BlockBuilder
+) -> dict[str, list]:
+    return builder.cut(documents, numbers)
 
 
 def fingerprint_blocks(blocks: Dataset) -> str:
@@ -215,19 +254,19 @@ def fingerprint_blocks(blocks: Dataset) -> str:
     return digest.hexdigest()
 
 
-Draw = Callable[[list[np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
+MakePair = Callable[[list[np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Makes a pair from the parts of a text, a new list, and two random numbers in [0, 1)."""
 
 
 class KeyedBlocks(EpochKeys, torch.utils.data.Dataset):
     """Blocks on disk (`input_ids`), each with the key of its masks in this epoch.
 
-    With `draw`, a row is a text of two parts or more, which gives two examples.
+    With `make_pair`, a row is a text of two parts or more, which gives two examples.
     """
 
-    def __init__(self, blocks: Dataset, *, seed: int, draw: Draw | None = None):
+    def __init__(self, blocks: Dataset, *, seed: int, make_pair: MakePair | None = None):
         super().__init__(seed)
-        self.blocks, self.draw = blocks.with_format("numpy"), draw
+        self.blocks, self.make_pair = blocks.with_format("numpy"), make_pair
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -235,18 +274,38 @@ class KeyedBlocks(EpochKeys, torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> Any:
         """The example of a row, or both examples of a pair."""
         examples = self.__getitems__([range(len(self))[index]])
-        return examples[0] if self.draw is None else examples
+        return examples[0] if self.make_pair is None else examples
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        rows, keys = self.blocks[indices], self.keys(indices)
-        if self.draw is None:
-            return with_keys(rows["input_ids"], keys)
-        texts: list[np.ndarray] = []
-        for ids, starts, draws in zip(
-            rows["input_ids"], rows["starts"], uniforms(keys, 2), strict=True
-        ):
-            texts += self.draw(np.split(ids, starts[1:]), draws)
-        return with_keys(texts, random_keys(keys[:, None], np.arange(2)).ravel())
+        rows = self.blocks[indices]
+        keys = self.keys(indices)
+        return keyed_examples(
+            rows["input_ids"], rows.get("part_starts"), keys=keys, make_pair=self.make_pair
+        )
+
+
+def keyed_examples(
+    blocks: Iterable[np.ndarray],
+    part_starts: Iterable[np.ndarray] | None = None,
+    *,
+    keys: np.ndarray,
+    make_pair: MakePair | None,
+) -> list[dict[str, Any]]:
+    """Examples of blocks, or with `make_pair` two examples of each text.
+
+    Args:
+        blocks: token ids of B blocks or texts.
+        part_starts: where the parts of each text begin.
+        keys: (B,) int64, which decide masks and pairs.
+        make_pair: makes a pair of a text.
+    """
+    if make_pair is None:
+        return with_keys(blocks, keys)
+    assert part_starts is not None
+    texts: list[np.ndarray] = []
+    for ids, starts, draws in zip(blocks, part_starts, uniforms(keys, 2), strict=True):
+        texts += make_pair(np.split(ids, starts[1:]), draws)
+    return with_keys(texts, random_keys(keys[:, None], np.arange(2)).ravel())
 
 
 class EvaluationBlocks(KeyedBlocks):
@@ -263,14 +322,14 @@ def draw_spans(parts: list[np.ndarray], draws: np.ndarray) -> tuple[np.ndarray, 
 
 
 def draw_query(
-    parts: list[np.ndarray], draws: np.ndarray, *, query_room: int, removal_probability: float
+    parts: list[np.ndarray], draws: np.ndarray, *, query_length: int, removal_probability: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A random sentence, cut to `query_room` tokens, and its passage, with or without it."""
+    """A random sentence, cut to `query_length` tokens, and its passage, with or without it."""
     number = int(draws[0] * len(parts))
     query = parts[number]
     if draws[1] < removal_probability:
         del parts[number]
-    return query[:query_room], np.concatenate(parts)
+    return query[:query_length], np.concatenate(parts)
 
 
 def with_keys(blocks: Iterable[np.ndarray], keys: np.ndarray) -> list[dict[str, Any]]:

@@ -3,70 +3,47 @@
 import hashlib
 import json
 import logging
-from array import array
-from collections.abc import Mapping
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import find_layers, find_tokenizer, n_positions
 from modeling_condenser.encoding.retriever import warn_of_unknown
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
-from modeling_condenser.packing import use_packing, why_not_packed
+from modeling_condenser.packing import is_packing, use_packing, why_not_packed
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .batches import TokenBudgetBatches
-from .collator import CondenserDataCollator, text_room
+from .collator import CondenserDataCollator, text_length
 from .data import (
     BlockBuilder,
-    Draw,
     EvaluationBlocks,
     KeyedBlocks,
-    build_blocks,
+    MakePair,
     draw_query,
     draw_spans,
     fingerprint_blocks,
 )
-from .documents import select_text
-from .survey import Survey, survey, with_two_parts
+from .prepared import Prepared, prepare
+from .streams import BlockStream
 
 logger = logging.getLogger(__name__)
-
-
-def as_rows(data: Any, *, name: str) -> Dataset | None:
-    """Convert the data that a trainer is given to rows with the one column `text`.
-
-    Returns None for no data, and for data sets of torch, which the collator reads as they are.
-
-    Raises:
-        ValueError: the data are empty or have another form; `name` is the argument that holds them.
-    """
-    if data is None or isinstance(data, torch.utils.data.Dataset):
-        return None
-    if isinstance(data, list | tuple) and all(isinstance(row, str | Mapping) for row in data):
-        data = Dataset.from_list([{"text": row} if isinstance(row, str) else row for row in data])
-    if not isinstance(data, Dataset):
-        hint = f" Choose a split, such as {name}['train']." if isinstance(data, Mapping) else ""
-        raise ValueError(
-            f"{name} is a {type(data).__name__}, expected a list of strings, or a data set or a "
-            f"list of rows with a column `text`.{hint}"
-        )
-    if not data.features:
-        raise ValueError(f"{name} is empty.")
-    advice = f'Rename the one that holds the text: {name}.rename_column(COLUMN, "text").'
-    return select_text(data, "text", name=name, advice=advice)
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: Any, max_length: int) -> None:
     """Raise a ValueError if a tokenizer or a sequence length does not fit a model."""
     vocab_size = model.config.encoder_config.vocab_size
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise ValueError(
+            f"{tokenizer.name_or_path} has no tokenizer files: save the tokenizer there, or pass "
+            "it as processing_class (in a recipe: tokenizer)."
+        )
     if len(tokenizer) > vocab_size:
         raise ValueError(
             f"The tokenizer has {len(tokenizer)} tokens, but the model embeds {vocab_size}: use "
@@ -107,35 +84,42 @@ def _check_tokens(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
             )
 
 
-def make_collator(
+def prepare_model(
     model: CondenserForMaskedLM,
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
-) -> CondenserDataCollator:
-    """Prepare a model for the objective, and make the collator of its batches."""
-    packed, has_bags = arguments.packed, arguments.bow_weight > 0
+) -> None:
+    """Check that tokenizer and model fit, and set attention, packing and what is trained."""
+    packed = arguments.packed
     check_fit(tokenizer, model, arguments.max_length)
     if arguments.attn_implementation is not None:
         model.set_attn_implementation(arguments.attn_implementation)
     elif packed is None:
         packed = why_not_packed(model.condenser.encoder) is None
-    is_masked = arguments.objective != "ict"
-    if not is_masked and not has_bags:
+    if arguments.objective == "ict" and not arguments.bow_weight:
         # Of the LM head only weights that it shares with the encoder are trained, if these are.
         shared = set(model.condenser.encoder.parameters())
         for weight in set(model.lm_head.parameters()) - shared:
             weight.requires_grad_(False)
     if packed:
         use_packing(model)
+
+
+def make_collator(
+    model: CondenserForMaskedLM,
+    tokenizer: PreTrainedTokenizerBase,
+    arguments: CondenserTrainingArguments,
+) -> CondenserDataCollator:
+    """Make the collator of an objective's batches, for a model after `prepare_model`."""
     has_head = hasattr(model, "run_head")
     return CondenserDataCollator(
         tokenizer,
         max_length=arguments.max_length,
-        mlm_probability=arguments.mlm_probability if is_masked else None,
+        mlm_probability=arguments.mlm_probability if arguments.objective != "ict" else None,
         head_mlm_probability=model.config.head_mlm_probability if has_head else None,
-        bag_of_words=has_bags,
+        bag_of_words=arguments.bow_weight > 0,
         # The chunks of a gradient cache are packed when the batch is split.
-        packed=bool(packed) and arguments.cache_chunk_size is None,
+        packed=is_packing(model) and arguments.cache_chunk_size is None,
     )
 
 
@@ -151,53 +135,111 @@ def make_examples(
     Examples for evaluation have the same masks and pairs each time.
 
     Returns:
-        Data set, batches if they have a token budget, and facts for the run's record.
+        Data set, batches if they have a token budget, and counts for the run's record.
     """
     objective, seed = arguments.objective, arguments.seed
-    kinds: dict[str, Any] = {"cocondenser": "spans", "ict": "passages"}
-    builder = BlockBuilder(
-        tokenizer,
-        max_length=arguments.max_length,
-        short_block_probability=arguments.short_block_probability,
-        seed=arguments.blocks_seed,
-        kind=kinds.get(objective, "blocks"),
-    )
-    left_out: dict[str, int] = {}
-    # The first process builds the blocks, and the others read them from the cache.
-    with arguments.main_process_first(desc="preparing the text"):
-        if objective in CONTRASTIVE:
-            rows = drop_copies(rows, "text")
-        blocks = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
-        counts = survey(blocks, tokenizer)
-        if objective in CONTRASTIVE:
-            blocks, left_out = with_two_parts(blocks, counts, len(rows))
-            blocks = drop_copies(blocks, "input_ids")
-    facts = {"n_documents": len(rows), "n_blocks": len(blocks), **left_out}
+    builder = make_builder(tokenizer, arguments, rows)
+    prepared = prepare_rows(rows, tokenizer, arguments)
+    n_tokens = int(prepared.lengths.sum())
     warn_of_unknown(
         tokenizer,
-        n_unknown=counts.n_unknown,
-        n_tokens=counts.lengths.sum(),
-        n_texts=len(counts.lengths),
+        n_unknown=prepared.n_unknown,
+        n_tokens=n_tokens,
+        n_texts=len(prepared.lengths),
     )
     batches = None
     if arguments.tokens_per_batch is not None and not for_evaluation:
-        n_special = builder.max_length - builder.room
+        n_special = builder.max_length - builder.text_length
         batches = TokenBudgetBatches(
-            (counts.lengths + n_special).clip(max=arguments.max_length),
+            (prepared.lengths + n_special).clip(max=arguments.max_length),
             arguments.tokens_per_batch,
             seed=seed,
             n_processes=arguments.world_size,
         )
     if objective == "cocondenser":
-        _warn_of_unread(counts, 2 * builder.room)
-    draw = _choose_draw(tokenizer, arguments)
+        _warn_of_unread(prepared.lengths, 2 * builder.text_length)
+    make_pair = choose_pairs(tokenizer, arguments)
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
-    return kind(blocks, seed=seed, draw=draw), batches, facts
+    return kind(prepared.blocks, seed=seed, make_pair=make_pair), batches, prepared.counts
 
 
-def _warn_of_unread(counts: Survey, n_read: int) -> None:
-    n_tokens = counts.lengths.sum()
-    share = np.minimum(counts.lengths, n_read).sum() / n_tokens
+def prepare_rows(
+    rows: Dataset, tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
+) -> Prepared:
+    """Cut rows (`as_rows`) into the blocks of an objective, or open what was cut before."""
+    return prepare(
+        rows,
+        make_builder(tokenizer, arguments, rows),
+        for_pairs=arguments.objective in CONTRASTIVE,
+        folder=arguments.blocks_folder,
+        num_proc=arguments.preprocessing_workers,
+    )
+
+
+def make_builder(
+    tokenizer: PreTrainedTokenizerBase,
+    arguments: CondenserTrainingArguments,
+    rows: Dataset | IterableDataset,
+) -> BlockBuilder:
+    """What cuts the documents of an objective.
+
+    Raises:
+        ValueError: the objective needs text, but the rows hold tokens.
+    """
+    kinds: dict[str, Any] = {"cocondenser": "spans", "ict": "passages"}
+    if arguments.objective in kinds and "text" not in (rows.column_names or ["text"]):
+        raise ValueError(
+            f"objective {arguments.objective!r} cuts text at its sentences, but the rows hold "
+            "input_ids: give the text itself, in a column `text`."
+        )
+    return BlockBuilder(
+        tokenizer,
+        max_length=arguments.max_length,
+        short_block_probability=arguments.short_block_probability,
+        seed=arguments.blocks_seed,
+        kind=kinds.get(arguments.objective, "blocks"),
+    )
+
+
+def make_stream(
+    rows: IterableDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    arguments: CondenserTrainingArguments,
+) -> BlockStream:
+    """Make the batches of the objective from a stream (`as_rows`).
+
+    Raises:
+        ValueError: max_steps is not set, batches have a token budget, or the processes do not
+            divide the stream's lanes.
+    """
+    if arguments.max_steps <= 0:
+        raise ValueError(
+            "train_dataset is a stream, whose length is not known: set max_steps to the steps of "
+            "the training."
+        )
+    if arguments.tokens_per_batch is not None:
+        raise ValueError(
+            "tokens_per_batch needs data of a known length, but train_dataset is a stream: set "
+            "per_device_train_batch_size."
+        )
+    return BlockStream(
+        rows,
+        make_builder(tokenizer, arguments, rows),
+        batch_size=arguments.train_batch_size,
+        n_accumulated=arguments.gradient_accumulation_steps,
+        rank=arguments.process_index,
+        n_processes=arguments.world_size,
+        n_workers=arguments.dataloader_num_workers,
+        most_lanes=arguments.stream_lanes,
+        buffer=arguments.stream_buffer,
+        seed=arguments.seed,
+        make_pair=choose_pairs(tokenizer, arguments),
+    )
+
+
+def _warn_of_unread(lengths: np.ndarray, n_read: int) -> None:
+    n_tokens = lengths.sum()
+    share = np.minimum(lengths, n_read).sum() / n_tokens
     if share < 0.99:
         logger.warning(
             "An epoch reads at most %.1f %% of the %d tokens: two spans of each document.",
@@ -205,10 +247,10 @@ def _warn_of_unread(counts: Survey, n_read: int) -> None:
         )
 
 
-def _choose_draw(
+def choose_pairs(
     tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
-) -> Draw | None:
-    """How a pair is drawn from a text; None for objectives without pairs."""
+) -> MakePair | None:
+    """How a pair is made of a text; None for objectives without pairs."""
     if arguments.objective == "cocondenser":
         return draw_spans
     if arguments.objective != "ict":
@@ -216,27 +258,9 @@ def _choose_draw(
     length = min(arguments.query_length, arguments.max_length)
     return partial(
         draw_query,
-        query_room=text_room(tokenizer, length, name="query_length"),
+        query_length=text_length(tokenizer, length, name="query_length"),
         removal_probability=arguments.removal_probability,
     )
-
-
-def drop_copies(rows: Dataset, column: str) -> Dataset:
-    """Keep the first of equal texts or blocks, because a contrast would part a text from its copy.
-
-    Blanks around a text do not count. Blank texts are kept, and give no blocks.
-    """
-    hashes = array("q")
-    for batch in rows.select_columns(column).with_format("arrow").iter(batch_size=1000):
-        for number, value in enumerate(batch[column].to_pylist(), start=len(hashes)):
-            content = (value or "").strip() if column == "text" else tuple(value)
-            hashes.append(hash(content or number))
-    is_copy = pd.Series(hashes).duplicated()
-    if not is_copy.any():
-        return rows
-    what = "documents" if column == "text" else "passages"
-    logger.warning("%d of %d %s are copies and are left out.", is_copy.sum(), len(rows), what)
-    return rows.select((~is_copy).to_numpy().nonzero()[0])
 
 
 def fingerprint_examples(examples: Any) -> dict[str, str]:

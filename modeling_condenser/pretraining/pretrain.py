@@ -1,13 +1,18 @@
 """Run a pre-training recipe; the result is a run folder with a checkpoint."""
 
+import logging
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
+from datasets.fingerprint import Hasher
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 
 from modeling_condenser.files.models import find_model_folder, is_checkpoint
+from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.training.run import run_training, scale_learning_rate
 from modeling_condenser.warm_start import find_start, new_encoder, open_config, read_config_file
@@ -20,8 +25,13 @@ from .arguments import (
     PretrainingRecipe,
 )
 from .contrastive_trainer import ContrastiveTrainer
-from .documents import load_documents
+from .corpus import load_documents
+from .examples import prepare_rows
+from .prepared import default_folder, one_process
+from .rows import as_rows
 from .trainer import CondenserTrainer
+
+logger = logging.getLogger(__name__)
 
 _POWER = 0.7  # of the size: 5e-5 for BERT base becomes 5e-4 for `starter`, the best that we tried
 
@@ -39,8 +49,11 @@ def pretrain(
         **settings: fields of `PretrainingRecipe` and `CondenserTrainingArguments`.
 
     Returns:
-        The folder of the trained model, within the run folder.
+        The folder of the trained model, within the run folder; with `prepare_only`, that of the
+        blocks (`prepare_blocks`).
     """
+    if settings.pop("prepare_only", False):
+        return prepare_blocks(**settings)
     if settings.get("readiness") is not None and not callbacks:
         raise ValueError("readiness needs callbacks: pass readiness_callbacks(settings), too.")
     if isinstance(file := settings.get("encoder_config"), str | Path):
@@ -60,8 +73,7 @@ def pretrain(
             arguments.learning_rate = scale_learning_rate(
                 recipe.base_learning_rate, model.condenser.encoder, power=_POWER
             )
-        with arguments.main_process_first(desc="reading the text"):
-            documents = load_documents(recipe.corpus)
+        documents = _read_corpus(recipe)
         kind = ContrastiveTrainer if recipe.objective in CONTRASTIVE else CondenserTrainer
         trainer = kind(model, arguments, train_dataset=documents, processing_class=tokenizer)
         for make_callback in callbacks:
@@ -69,6 +81,33 @@ def pretrain(
         return trainer
 
     return run_training(settings, make_trainer, PretrainingRecipe, CondenserTrainingArguments)
+
+
+def _read_corpus(recipe: PretrainingRecipe) -> Dataset:
+    """The corpus as rows, which the first process that comes stores."""
+    with one_process(default_folder() / Hasher.hash(recipe.corpus), "reads the corpus"):
+        return load_documents(recipe.corpus)
+
+
+def prepare_blocks(**settings: Any) -> Path:
+    """Read and cut the corpus of a recipe for later runs: `pretrain` with `prepare_only`.
+
+    Runs with the same text, tokenizer, objective and lengths use the blocks, in any process or node
+    that sees the folder and the cache of `datasets`.
+
+    Returns:
+        The folder of the blocks.
+    """
+    recipe, arguments = parse_settings(settings, PretrainingRecipe, CondenserTrainingArguments)
+    folder = find_model_folder(recipe.tokenizer or recipe.encoder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows: Any = as_rows(_read_corpus(recipe), name="corpus")
+    started = time.perf_counter()
+    prepared = prepare_rows(rows, tokenizer, arguments)
+    seconds = time.perf_counter() - started
+    logger.info("%s in %.0f s: %s.", prepared.counts, seconds, prepared.folder)
+    assert prepared.folder is not None
+    return prepared.folder
 
 
 def open_model(recipe: PretrainingRecipe, tokenizer: Any = None) -> PreTrainedModel:

@@ -25,8 +25,8 @@ def survey(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Survey:
     ids = columns["input_ids"]
     lengths = pc.list_value_length(ids).to_numpy().astype(np.int64)
     n_parts = np.ones_like(lengths)
-    if "starts" in columns.column_names:
-        n_parts = pc.list_value_length(columns["starts"]).to_numpy()
+    if "part_starts" in columns.column_names:
+        n_parts = pc.list_value_length(columns["part_starts"]).to_numpy()
     n_unknown = 0
     for chunk in ids.chunks:
         n_unknown += int(np.sum(chunk.flatten().to_numpy() == tokenizer.unk_token_id))
@@ -35,8 +35,8 @@ def survey(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Survey:
 
 def with_two_parts(
     texts: Dataset, counts: Survey, n_documents: int
-) -> tuple[Dataset, dict[str, int]]:
-    """The texts that a pair can be made of, and how much is left out, which is logged.
+) -> tuple[np.ndarray, dict[str, int]]:
+    """Of which texts a pair can be made, (N,) bool, and how much is left out, which is logged.
 
     Raises:
         ValueError: there is no such text.
@@ -50,18 +50,17 @@ def with_two_parts(
         )
     documents = np.asarray(texts.with_format("numpy")["document"][:])
     n_kept = len(np.unique(documents[is_kept]))
-    facts = {
+    left_out = {
         "n_documents_left_out": n_documents - n_kept,
         "n_blocks_left_out": int((~is_kept).sum()),
         "n_tokens_left_out": int(counts.lengths[~is_kept].sum()),
     }
-    if any(facts.values()):
+    if any(left_out.values()):
         logger.warning(
             "%d of %d documents, %d of %d blocks, %d of %d tokens cannot be cut in two and are "
             "left out.",
-            *(facts["n_documents_left_out"], n_documents),
-            *(facts["n_blocks_left_out"], len(texts)),
-            *(facts["n_tokens_left_out"], counts.lengths.sum()),
+            *(left_out["n_documents_left_out"], n_documents),
+            *(left_out["n_blocks_left_out"], len(texts)),
+            *(left_out["n_tokens_left_out"], counts.lengths.sum()),
         )
-        texts = texts.select(np.flatnonzero(is_kept))
-    return texts, facts
+    return is_kept, left_out

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from datasets import IterableDataset
 from torch.utils.data import DataLoader
+from transformers import TrainingArguments
+from transformers.trainer_pt_utils import find_batch_size
 from transformers.trainer_utils import TrainOutput
 
 from modeling_condenser.encoder_parts import find_tokenizer
@@ -17,17 +20,26 @@ from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.publishing import provenance
 from modeling_condenser.training.trainer import START, ResumableTrainer
 
-from .arguments import CONTRASTIVE, HEAD_SETTINGS, WITH_HEAD, CondenserTrainingArguments
+from .arguments import (
+    CONTRASTIVE,
+    HEAD_SETTINGS,
+    WITH_HEAD,
+    CondenserTrainingArguments,
+    with_objective,
+)
 from .batches import TokenBudgetBatches
 from .data import KeyedBlocks
 from .examples import (
-    as_rows,
     fingerprint_examples,
     fingerprint_start,
     make_collator,
     make_examples,
+    make_stream,
+    prepare_model,
 )
 from .probe import probe
+from .rows import as_rows, as_stored_rows, fingerprint_stream
+from .streams import PLACES, BlockStream, StreamCollator
 
 _PROBED = ("head_accuracy", "late_accuracy", "swap_cost")
 
@@ -52,12 +64,15 @@ class CondenserTrainer(ResumableTrainer):
 
     Args:
         model: to train.
-        args: the objective, and how text becomes blocks and batches.
-        train_dataset: a list of strings, or a data set or list of rows with a column `text`, which
-            is tokenized, cut into blocks and masked; or a data set of torch with `input_ids`, such
-            as `KeyedBlocks`.
-        eval_dataset: the same, or a mapping of several such data sets. Masks and pairs of text are
-            the same in each evaluation. `evaluate` and `predict` take the same.
+        args: the objective, and how text becomes blocks and batches; plain `TrainingArguments` get
+            the defaults of `CondenserTrainingArguments`.
+        train_dataset: text of any kind: a list of strings, or of rows with the column `text`; a
+            `Dataset` or `DatasetDict` (its split train); a torch data set of strings or rows; or a
+            stream, an `IterableDataset`, which needs `max_steps`. It is tokenized, cut into blocks
+            and masked. Rows of `input_ids`, tokenized before, are cut into blocks of equal length.
+        eval_dataset: the same, or a mapping of several. A stream is read to its end. Masks and
+            pairs are the same in each evaluation, which logs each part of the loss, such as
+            `eval_head_loss`. `evaluate` and `predict` take the same.
         processing_class: the tokenizer; by default that of the model's checkpoint.
         **kwargs: as for `Trainer`, but the objective has its own `data_collator`.
 
@@ -73,23 +88,30 @@ class CondenserTrainer(ResumableTrainer):
     def __init__(
         self,
         model: Any,
-        args: CondenserTrainingArguments,
+        args: TrainingArguments,
         *,
         train_dataset: Any = None,
         eval_dataset: Any = None,
         processing_class: Any = None,
         **kwargs: Any,
     ):
+        args = with_objective(args)
         _check(self, model, args)
         self.facts: dict[str, Any] = {"objective": args.objective}  # for the model card
         self.batches: TokenBudgetBatches | None = None
         rows = as_rows(train_dataset, name="train_dataset")
         tokenizer = processing_class or find_tokenizer(model)
+        prepare_model(model, tokenizer, args)
         collator = make_collator(model, tokenizer, args)
-        if rows is not None:
+        if isinstance(rows, IterableDataset):
+            train_dataset = make_stream(rows, tokenizer, args)
+            self.facts["stream_fingerprint"] = fingerprint_stream(rows)
+        elif rows is not None:
             train_dataset, self.batches, facts = make_examples(rows, tokenizer, args)
             self.facts |= facts
-        self.facts |= {START: fingerprint_start(model), **fingerprint_examples(train_dataset)}
+        else:
+            self.facts |= fingerprint_examples(train_dataset)
+        self.facts[START] = fingerprint_start(model)
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(
@@ -104,6 +126,8 @@ class CondenserTrainer(ResumableTrainer):
         self.eval_dataset = self.prepare_evaluation(self.eval_dataset)
         self.is_packing = is_packing(model)
         self._losses: dict[str, torch.Tensor] = {}
+        self._evaluated: dict[str, torch.Tensor] | None = None  # the same of an evaluation
+        self._weight, self._n_evaluated = 1, 0  # of a batch, and of all so far
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
         self._batch: dict[str, Any] = {}  # the first of this step
         self._last_entry: _Moment | None = None
@@ -115,7 +139,7 @@ class CondenserTrainer(ResumableTrainer):
         """Make examples of evaluation data, or of a mapping of several, if they are text."""
         if isinstance(data, Mapping):
             return {name: self.prepare_evaluation(part) for name, part in data.items()}
-        rows = as_rows(data, name="eval_dataset")
+        rows = as_stored_rows(data, name="eval_dataset")
         if rows is None:
             return data
         tokenizer: Any = self.processing_class
@@ -135,16 +159,27 @@ class CondenserTrainer(ResumableTrainer):
         self._last_entry, self._losses = None, {}
         return super().train(*args, **kwargs)
 
+    def load_data_state(self, checkpoint: Path | None, n_steps: int) -> None:
+        if isinstance(self.train_dataset, BlockStream):
+            self.train_dataset.load(checkpoint, n_steps)
+
+    def save_data_state(self, checkpoint: Path) -> None:
+        if isinstance(self.train_dataset, BlockStream):
+            self.train_dataset.save(checkpoint)
+
     def get_train_dataloader(self) -> DataLoader:
-        """The Trainer's loader, with batches of its own for a token budget."""
-        if self.batches is None:
-            return super().get_train_dataloader()
+        """The Trainer's loader, with batches of its own for a stream and for a token budget."""
         names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
         options: Any = {name: getattr(self.args, f"dataloader_{name}") for name in names}
         collator: Any = self.data_collator
+        data = self.train_dataset
+        if isinstance(data, BlockStream):  # the batches of this process: nothing to distribute
+            return DataLoader(data, batch_size=None, collate_fn=StreamCollator(collator), **options)
+        if self.batches is None:
+            return super().get_train_dataloader()
         if collator.packed:
             collator = partial(collator, shape=self.batches.shape(collator.masked_shares))
-        options |= {"dataset": self.train_dataset, "collate_fn": collator}
+        options |= {"dataset": data, "collate_fn": collator}
         return self.accelerator.prepare(DataLoader(batch_sampler=self.batches, **options))
 
     def get_batch_samples(
@@ -152,6 +187,9 @@ class CondenserTrainer(ResumableTrainer):
     ) -> tuple[list, torch.Tensor | int | None]:
         """Get the micro-batches of a step, count bags and second masks, and keep the first."""
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if isinstance(self.train_dataset, BlockStream):
+            for sample in samples:
+                self.train_dataset.places |= sample.pop(PLACES)
         self._batch = samples[0] if samples else {}
         self._last_entry = self._last_entry or self._now()
         self._count_targets(samples)
@@ -159,6 +197,8 @@ class CondenserTrainer(ResumableTrainer):
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer's step; counts bags and second masks, as for training."""
+        self._weight = find_batch_size(inputs)
+        self._n_evaluated += self._weight
         self._count_targets([inputs])
         return super().prediction_step(model, inputs, *args, **kwargs)
 
@@ -210,12 +250,13 @@ class CondenserTrainer(ResumableTrainer):
         loss, outputs = super().compute_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
-        if model.training:
-            is_shared = self.args.average_tokens_across_devices  # else each has a mean of its own
-            share = 1 if is_shared else 1 / self.accelerator.num_processes
-            for name in self.logged_losses:
-                if (value := outputs.get(name)) is not None:
-                    self.add_measure(name, share * value)
+        # Of shared averages, each process has its part of the sum; else it has a mean of its own.
+        n_processes = self.accelerator.num_processes
+        share = 1 if self.args.average_tokens_across_devices else 1 / n_processes
+        share *= 1 if model.training else n_processes  # in evaluation, means are averaged
+        for name in self.logged_losses:
+            if (value := outputs.get(name)) is not None:
+                self.add_measure(name, share * value)
         return (loss, outputs) if return_outputs else loss
 
     def _bow_weight_at(self, step: int) -> float:
@@ -226,12 +267,29 @@ class CondenserTrainer(ResumableTrainer):
         return first if last is None else last + (first - last) * cosine
 
     def add_measure(self, name: str, value: torch.Tensor) -> None:
-        """Add to a measure of the next log entry, which is a sum over micro-batches and processes.
+        """Add to a measure of the next log entry.
 
-        The entry states its mean over steps.
+        In training it is a sum over micro-batches and processes, of which the entry states the mean
+        over steps; in evaluation the mean over batches, weighted as that of the loss.
         """
-        so_far = self._losses.get(name, torch.zeros((), device=value.device))
-        self._losses[name] = so_far + value.detach().float()
+        measures = self._losses if self._evaluated is None else self._evaluated
+        so_far = measures.get(name, torch.zeros((), device=value.device))
+        measures[name] = so_far + self._weight * value.detach().float()
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """The Trainer's loop; its metrics have each part of the loss, such as `eval_head_loss`."""
+        self._evaluated, self._n_evaluated = {}, 0
+        try:
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+            metrics: Any = output.metrics
+            n_all = torch.tensor(float(self._n_evaluated), device=self.args.device)
+            n_all = self.accelerator.reduce(n_all, reduction="sum")
+            for name, total in self._evaluated.items():
+                sum_of_all = self.accelerator.reduce(total, reduction="sum")
+                metrics[f"{metric_key_prefix}_{name}"] = (sum_of_all / n_all).item()
+        finally:
+            self._evaluated, self._weight = None, 1
+        return output
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._last_entry is not None:
@@ -251,6 +309,12 @@ class CondenserTrainer(ResumableTrainer):
     def _now(self) -> _Moment:
         n_tokens = int(self.state.num_input_tokens_seen)
         return _Moment(self.train_seconds, self.state.global_step, n_tokens)
+
+    @property
+    def global_batch(self) -> int:
+        """Blocks or pairs of a step over all processes; tokens, if batches have a budget."""
+        size = self.args.tokens_per_batch or self.args.train_batch_size
+        return size * self.args.gradient_accumulation_steps * self.args.world_size
 
     def run_facts(self) -> dict[str, Any]:
         """Facts about data, model and training so far, for the run's record and the card."""

@@ -114,7 +114,7 @@ def run_training(
     trainer = make_trainer(recipe, arguments)
     trainer.settings = settings
     with arguments.main_process_first(desc="claiming the run folder"):
-        claim_run_folder(run_folder, settings, trainer.data_hash)
+        claim_run_folder(run_folder, settings, trainer.data_hash, batch=trainer.global_batch)
     if is_finished:
         logger.info("%s is finished.", run_folder)
         return model_folder

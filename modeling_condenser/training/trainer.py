@@ -19,6 +19,7 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy, TrainOutput
 
 from modeling_condenser.files.run_folder import (
+    BATCH,
     DATA,
     MODEL_FOLDER,
     all_checkpoints,
@@ -87,6 +88,11 @@ class ResumableTrainer(Trainer):
         return settings
 
     @property
+    def global_batch(self) -> int | None:
+        """The size of a step's batch over all processes, if the loss depends on no other size."""
+        return None
+
+    @property
     def data_hash(self) -> str:
         """Hash of the model that the run starts from, and of its data."""
         ends = ("_fingerprint", "_sha256")
@@ -128,13 +134,15 @@ class ResumableTrainer(Trainer):
         """
         with self.args.main_process_first(desc="finding the checkpoint"):
             checkpoint = self._find_checkpoint(resume_from_checkpoint)
-        before = 0.0
+        before, n_steps = 0.0, 0
         if checkpoint is not None:
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
             if self.args.logging_steps < 1:  # a share of all steps, which are now known
                 self.args.logging_steps = state.logging_steps
+            n_steps = state.global_step
             before = _callback_states(state).get("Clock", {}).get("train_seconds", 0.0)
             logger.warning("Resuming from %s, step %d.", checkpoint, state.global_step)
+        self.load_data_state(checkpoint, n_steps)
         self._started, self._ended = time.perf_counter() - before, None
         output = super().train(str(checkpoint) if checkpoint else None, **kwargs)
         self._ended = time.perf_counter()
@@ -144,6 +152,12 @@ class ResumableTrainer(Trainer):
                 f"a batch of {self.args.train_batch_size * self.args.world_size}."
             )
         return output
+
+    def load_data_state(self, checkpoint: Path | None, n_steps: int) -> None:
+        """Let data that keep a state of their own begin, or continue after a checkpoint's steps."""
+
+    def save_data_state(self, checkpoint: Path) -> None:
+        """Write the state of data that keep one to a checkpoint, in each process."""
 
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
         """The checkpoint to continue; claims the folder for a run without a recipe."""
@@ -156,7 +170,7 @@ class ResumableTrainer(Trainer):
         if not resume and self.settings is None and is_first:  # in a script
             has_result = last_checkpoint(folder) is not None or (folder / MODEL_FOLDER).is_dir()
             claim = claim_run_folder if has_result and resume is None else start_run
-            claim(folder, self.run_settings, self.data_hash)
+            claim(folder, self.run_settings, self.data_hash, batch=self.global_batch)
         if resume is False:
             return None
         if isinstance(resume, str | Path):
@@ -165,7 +179,14 @@ class ResumableTrainer(Trainer):
             checkpoint = last_checkpoint(folder)
         if checkpoint is None and resume:
             raise FileNotFoundError(f"{folder} has no complete checkpoint to resume.")
-        stored = read_run(checkpoint.parent).get(DATA) if checkpoint else None
+        record = read_run(checkpoint.parent) if checkpoint else {}
+        batch = record.get(BATCH)
+        if None not in (batch, self.global_batch) and batch != self.global_batch:
+            logger.warning(
+                "The run had %s in a batch over all processes, and continues with %d.",
+                *(batch, self.global_batch),
+            )
+        stored = record.get(DATA)
         if stored not in (None, self.data_hash):
             raise ValueError(
                 f"{checkpoint} is of a run on other data or from another model (data: "
@@ -216,6 +237,7 @@ class ResumableTrainer(Trainer):
     def _save_rng_state(self, output_dir: str) -> None:
         """As the Trainer, then wait for all processes: the state that marks the end comes next."""
         super()._save_rng_state(output_dir)
+        self.save_data_state(Path(output_dir))
         _callback_states(self.state)["Clock"] = {"train_seconds": self.train_seconds}
         self.accelerator.wait_for_everyone()
 

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from modeling_condenser.collection.collect import collect
 from modeling_condenser.collection.load import load_collection, load_passages
-from modeling_condenser.pretraining.documents import load_documents
+from modeling_condenser.pretraining.corpus import load_documents
 from tests.encoding.making import save_modules
 
 CHINESE = "企鹅生活在南极。它们吃磷虾。"

@@ -18,8 +18,9 @@ from modeling_condenser import (
 )
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.pretraining.contrastive_trainer import contrast, put_back, split_batch
-from modeling_condenser.pretraining.examples import as_rows, make_examples
+from modeling_condenser.pretraining.examples import make_examples
 from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.pretraining.rows import as_rows
 from tests.models import assert_same, gradients
 
 

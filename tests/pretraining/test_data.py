@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Dataset, load_from_disk
+from datasets import Dataset
 
 from modeling_condenser.collection.sentences import sentence_starts
 from modeling_condenser.pretraining import chunks, data
@@ -17,7 +17,6 @@ from modeling_condenser.pretraining.data import (
     build_blocks,
     draw_query,
     draw_spans,
-    fingerprint_blocks,
 )
 
 ROOM = 60  # tokens of text in a block
@@ -77,7 +76,7 @@ def build_naively(
 
 
 def build(builder: BlockBuilder, texts: list[Any], numbers: Any) -> list[list[int]]:
-    return [block.tolist() for block in builder.rows(texts, numbers)["input_ids"]]
+    return [block.tolist() for block in builder.cut({"text": texts}, numbers)["input_ids"]]
 
 
 @pytest.mark.parametrize("share", [0.1, 1.0])
@@ -98,7 +97,7 @@ def test_blocks_are_those_of_the_reference(share, builder, short):
 
 def parts_of(texts: Dataset) -> list[list[list[int]]]:
     return [
-        [row["input_ids"][a:b] for a, b in pairwise([*row["starts"], len(row["input_ids"])])]
+        [row["input_ids"][a:b] for a, b in pairwise([*row["part_starts"], len(row["input_ids"])])]
         for row in texts
     ]
 
@@ -176,25 +175,6 @@ def test_the_blocks_of_a_document_are_its_tokens_cut_between_sentences(any_token
     assert n_blocks > len(texts[:270:3])
 
 
-def test_blocks_on_disk_do_not_depend_on_processes_and_are_built_once(
-    builder, texts, tmp_path, monkeypatch
-):
-    texts = texts[::4]
-    saved = []
-    for folder in (tmp_path / "one", tmp_path / "two"):
-        Dataset.from_dict({"text": texts}).save_to_disk(folder)
-        saved.append(load_from_disk(folder))
-    one, two = build_blocks(saved[0], builder), build_blocks(saved[1], builder, num_proc=2)
-    assert one.column_names == two.column_names == ["input_ids"]
-    expected = build(builder, texts, range(len(texts)))
-    assert one["input_ids"][:] == two["input_ids"][:] == expected
-    assert fingerprint_blocks(one) == fingerprint_blocks(two)
-    assert fingerprint_blocks(one.select(range(9))) != fingerprint_blocks(one)
-    assert build_blocks(saved[0], replace(builder, seed=4))["input_ids"][:] != expected
-    monkeypatch.setattr(BlockBuilder, "rows", lambda *arguments: 1 / 0)
-    assert build_blocks(saved[0], replace(builder))["input_ids"][:] == expected
-
-
 def test_a_corpus_without_text_and_a_length_without_room_are_refused(builder):
     blank = Dataset.from_dict({"text": ["", "  ", "\n"]})
     with pytest.raises(ValueError, match="None of the 3 documents has any text"):
@@ -210,7 +190,7 @@ def test_a_pair_depends_on_seed_epoch_and_document_only(builder, texts):
     spans = [set(map(tuple, parts)) for parts in parts_of(rows)]
 
     def pairs_of(indices, *, seed=0, epoch=0):
-        pairs = KeyedBlocks(rows, seed=seed, draw=draw_spans)
+        pairs = KeyedBlocks(rows, seed=seed, make_pair=draw_spans)
         pairs.set_epoch(epoch)
         examples = [(e["input_ids"].tolist(), e["mask_key"]) for e in pairs.__getitems__(indices)]
         assert len({key for _, key in examples}) == 2 * len(indices)
@@ -218,7 +198,7 @@ def test_a_pair_depends_on_seed_epoch_and_document_only(builder, texts):
 
     drawn = pairs_of([*range(50)])
     assert pairs_of([7, 3]) == [drawn[7], drawn[3]]
-    of_last = KeyedBlocks(rows, seed=0, draw=draw_spans)[-1]
+    of_last = KeyedBlocks(rows, seed=0, make_pair=draw_spans)[-1]
     assert [e["mask_key"] for e in of_last] == [key for _, key in pairs_of([len(rows) - 1])[0]]
     assert KeyedBlocks(rows, seed=0)[3]["input_ids"].tolist() == rows[3]["input_ids"]
     for index, ((first, _), (second, _)) in enumerate(drawn):
@@ -246,7 +226,7 @@ def test_nine_queries_of_ten_are_removed_from_their_context():
     chosen, n_removed = np.zeros(4), 0
     for draws in uniforms(random_keys(0, np.arange(2000)), 2):
         parts = [np.array(ids) for ids in sentences]
-        drawn = draw_query(parts, draws, query_room=2, removal_probability=0.9)
+        drawn = draw_query(parts, draws, query_length=2, removal_probability=0.9)
         query, context = (ids.tolist() for ids in drawn)
         [number] = [i for i, ids in enumerate(sentences) if ids[:2] == query]
         chosen[number] += 1

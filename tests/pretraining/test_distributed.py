@@ -15,19 +15,23 @@ from unittest.mock import patch
 
 import pytest
 from accelerate.utils.other import get_free_port
+from datasets import load_dataset
 from safetensors.torch import load_file, save_file
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from transformers import set_seed
 
 from modeling_condenser import (
     CondenserForMaskedLM,
+    CondenserForPreTraining,
     CondenserTrainingArguments,
     ContrastiveTrainer,
 )
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.packing import pack, use_packing
-from modeling_condenser.pretraining.documents import load_documents
+from modeling_condenser.pretraining.arguments import CONTRASTIVE, HEAD_SETTINGS, WITH_HEAD
+from modeling_condenser.pretraining.corpus import load_documents
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from tests.backbones.encoders import BACKBONES
 from tests.models import assert_same, gradients, losses_and_gradients, make_model
@@ -51,6 +55,22 @@ RESUMED = {
     "save_strategy": "steps",
     "save_steps": 1,
 }
+# Of objective, changes.
+STREAMS: dict[str, dict[str, Any]] = {
+    "condenser": {"dataloader_num_workers": 2},
+    "mlm": {},
+    "cocondenser": {"similarity": "dot"},
+    "ict": {"bow_weight": 1.0},
+    "RetroMAE-style": {"objective": "condenser", "head_mlm_probability": 0.5, "stream_lanes": 4},
+}
+STREAM_SETTINGS = {
+    **{name: value for name, value in SETTINGS.items() if name != "per_device_train_batch_size"},
+    "max_length": 24,
+    "max_steps": 5,
+    "save_strategy": "steps",
+    "save_steps": 1,
+    "stream_buffer": 64,
+}
 TORCHRUN = "-m torch.distributed.run --master-port PORT"
 
 
@@ -60,6 +80,7 @@ class Plan(TypedDict):
     recipes: list[dict[str, Any]]
     interrupted: dict[str, Any]
     evaluation: dict[str, Any]
+    streams: dict[str, Any]
     shards: str | None
 
 
@@ -67,6 +88,7 @@ def carry_out(plan: Plan) -> None:
     train(plan["recipes"])
     interrupt_and_resume(plan["interrupted"])
     evaluate(**plan["evaluation"])
+    train_on_streams(**plan["streams"])
     if plan["shards"]:
         shard(Path(plan["shards"]))
 
@@ -126,12 +148,49 @@ def shard(folder: Path) -> None:
 
 
 def evaluate(encoder: str, corpus: str, **settings: Any) -> None:
-    """Evaluate an encoder on text, and write the loss to a file."""
+    """Evaluate an encoder on text, and write its measures to a file."""
     model = CondenserForMaskedLM.from_encoder(encoder)
     arguments = CondenserTrainingArguments(**settings)
     texts = load_documents(corpus)
-    loss = ContrastiveTrainer(model, arguments, eval_dataset=texts).evaluate()["eval_loss"]
-    Path(settings["output_dir"], "loss").write_text(str(loss))
+    metrics = ContrastiveTrainer(model, arguments, eval_dataset=texts).evaluate()
+    names = ("eval_loss", "eval_bow_loss", "eval_contrastive_loss", "eval_contrastive_accuracy")
+    Path(settings["output_dir"], "metrics").write_text(json.dumps([metrics[n] for n in names]))
+
+
+def stream_trainer(encoder: str, corpus: str, folder: Path, **options: Any) -> Any:
+    set_seed(1)
+    objective = options["objective"]
+    head = {name: options.pop(name) for name in HEAD_SETTINGS if name in options}
+    model_class: Any = CondenserForPreTraining if objective in WITH_HEAD else CondenserForMaskedLM
+    trainer_class = ContrastiveTrainer if objective in CONTRASTIVE else CondenserTrainer
+    return trainer_class(
+        model_class.from_encoder(encoder, **head),
+        CondenserTrainingArguments(str(folder), **options),
+        train_dataset=load_dataset("json", data_files=corpus, streaming=True),
+    )
+
+
+def train_on_streams(encoder: str, corpus: str, output_dir: str, **settings: Any) -> None:
+    """Train on a stream, whole and interrupted before the fourth step; write figures to files."""
+    for name, changes in STREAMS.items():
+        options = {"objective": name, **settings, **changes}
+        runs = []
+        for run in ("whole", "resumed"):
+            folder = Path(output_dir, f"{name} {run}")
+            if run == "resumed":
+                with interrupted_at(3):
+                    stream_trainer(encoder, corpus, folder, **options).train()
+            trainer = stream_trainer(encoder, corpus, folder, **options)
+            trainer.train()
+            entries = [entry for entry in trainer.state.log_history if "loss" in entry]
+            runs.append(
+                [[entry[key] for key in ("loss", "grad_norm", "epoch")] for entry in entries]
+            )
+        Path(output_dir, f"{name}.json").write_text(json.dumps(runs))
+    with interrupted_at(3):
+        stream_trainer(
+            encoder, corpus, Path(output_dir, "left"), objective="mlm", **settings
+        ).train()
 
 
 def launch(*commands: str) -> None:
@@ -167,6 +226,7 @@ def folders(tmp_path_factory, large_weights, corpus_file):
             recipes=recipes,
             interrupted={**shared, **batch, **RESUMED, "output_dir": str(folder / "whole")},
             evaluation={**places, **measured},
+            streams={**STREAM_SETTINGS, **places, **batch, "output_dir": str(folder)},
             shards=str(folder) if n_processes > 1 else None,
         )
         plans.append(plan)
@@ -197,6 +257,27 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
     assert_same(found, expected, 1e-5 * max(1.0, largest))
 
 
+@pytest.mark.parametrize("name", STREAMS)
+def test_two_processes_on_a_stream_have_the_losses_of_one_killed_or_not(folders, name):
+    runs = {n: json.loads((folder / f"{name}.json").read_text()) for n, folder in folders.items()}
+    for whole, resumed in runs.values():
+        assert resumed == whole and len(whole) == 5
+    for one, two in zip(runs[1][0], runs[2][0], strict=True):
+        assert two == pytest.approx(one, rel=1e-4)
+
+
+def test_one_process_continues_the_stream_of_two_by_accumulation(
+    folders, large_weights, corpus_file
+):
+    batch = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    settings = {**STREAM_SETTINGS, **batch, "objective": "mlm"}
+    trainer = stream_trainer(str(large_weights), str(corpus_file), folders[2] / "left", **settings)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    [expected, _] = json.loads((folders[1] / "mlm.json").read_text())
+    assert losses == pytest.approx([loss for loss, *_ in expected], rel=1e-4)
+
+
 def test_an_interrupted_run_resumes_bit_equal(folders):
     for folder in folders.values():
         resumed, whole = folder / "whole-resumed", folder / "whole"
@@ -211,8 +292,9 @@ def test_the_parts_of_the_loss_add_up_where_each_process_averages_over_its_own_t
 
 
 def test_an_evaluation_has_the_same_loss_in_two_processes(folders):
-    one, two = (float((folders[n] / "loss").read_text()) for n in (1, 2))
+    one, two = (json.loads((folders[n] / "metrics").read_text()) for n in (1, 2))
     assert two == pytest.approx(one, rel=1e-5)
+    assert one[0] == pytest.approx(one[1] + one[2], rel=1e-5)
 
 
 def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(folders):

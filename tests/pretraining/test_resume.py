@@ -71,6 +71,25 @@ def test_another_run_in_the_folder_is_refused_and_named(make, start, tmp_path, t
     assert contents(tmp_path) == before
 
 
+def test_a_run_is_continued_by_other_processes_only_with_the_batch_of_its_steps(make):
+    whole = make(name="whole", max_steps=3)
+    whole.train()
+    with interrupted_at(1):
+        make(max_steps=3).train()
+    with pytest.raises(ValueError, match="processes: 8 then, 4 now; 2 times the gradient_acc"):
+        make(max_steps=3, per_device_train_batch_size=4).train()
+    with pytest.raises(ValueError, match="processes: 8 then, 9 now\\)"):
+        make(max_steps=3, per_device_train_batch_size=9).train()
+    halves = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    trainer = make(max_steps=3, **halves)
+    assert trainer.train().global_step == 3
+    counts = [
+        [entry["num_input_tokens_seen"] for entry in each.state.log_history if "loss" in entry]
+        for each in (whole, trainer)
+    ]
+    assert counts[0] == counts[1]
+
+
 def test_the_same_run_is_continued_and_false_starts_again(make, tmp_path):
     first = make()
     first.train()

@@ -11,9 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, IterableDataset, load_dataset
+from datasets.distributed import split_dataset_by_node
 from safetensors.torch import load_file
-from transformers import TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 from modeling_condenser import (
     CondenserConfig,
@@ -25,12 +32,17 @@ from modeling_condenser import (
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
-from modeling_condenser.pretraining.examples import find_tokenizer, make_collator
+from modeling_condenser.pretraining.examples import find_tokenizer, prepare_model
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
 from modeling_condenser.publishing.provenance import read_provenance
 from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES["intermediate_size"] = 32
+# What a trainer sets.
+LOADING = {"remove_unused_columns": False, "include_num_input_tokens_seen": "non_padding"}
 
 
 def arguments(folder: Path, **changes: Any) -> CondenserTrainingArguments:
@@ -58,6 +70,40 @@ def test_bfloat16_needs_no_other_setting_on_a_cpu(tmp_path, monkeypatch):
     made = CondenserTrainingArguments(str(tmp_path), bf16=True)
     assert made.use_cpu and made.bf16
     assert not CondenserTrainingArguments(str(tmp_path)).use_cpu
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("head_mlm_probability", r"from_encoder\(ENCODER, head_mlm_probability=...\)"),
+        ("encoder_changes", r"config_changes=\{"),
+        ("corpus", "train_dataset"),
+    ],
+)
+def test_a_field_of_a_recipe_that_is_no_argument_is_refused_with_its_place(name, place, tmp_path):
+    with pytest.raises(TypeError, match=f"{name} is of the model or the trainer, .*{place}"):
+        CondenserTrainingArguments(str(tmp_path), **{name: 0.5})
+
+
+def test_plain_arguments_get_the_defaults_and_a_model_in_memory_needs_a_tokenizer(
+    tmp_path, tokenizer, texts
+):
+    settings = {name: value for name, value in SETTINGS.items() if name != "max_length"}
+    plain = TrainingArguments(str(tmp_path / "run"), **settings)
+    own = CondenserTrainingArguments(str(tmp_path / "run"), **settings)
+    encoder = AutoModelForMaskedLM.from_config(
+        AutoConfig.for_model("bert", **SIZES, vocab_size=len(tokenizer))
+    )
+    model = CondenserForPreTraining.from_encoder(encoder)
+    trainer = CondenserTrainer(model, plain, train_dataset=texts, processing_class=tokenizer)
+    assert trainer.args.to_dict() == {**own.to_dict(), **LOADING}
+    assert all(loss > 0 for loss in losses_of(trainer))
+    with pytest.raises(ValueError, match="pass its tokenizer as processing_class"):
+        CondenserTrainer(model, plain, train_dataset=texts)
+    encoder.save_pretrained(tmp_path / "bare")
+    model = CondenserForPreTraining.from_encoder(tmp_path / "bare")
+    with pytest.raises(ValueError, match="bare has no tokenizer files: .* pass it as processing"):
+        CondenserTrainer(model, plain, train_dataset=texts)
 
 
 def steps_of(trainer) -> list[dict[str, float]]:
@@ -181,9 +227,10 @@ def test_text_is_accepted_in_every_form(make_trainer, texts):
     [
         ("my-documents.jsonl", "is a str, expected a list of strings"),
         (
-            DatasetDict(train=Dataset.from_dict({"text": ["a"]})),
-            r"such as train_dataset\['train'\]",
+            DatasetDict({name: Dataset.from_dict({"text": ["a"]}) for name in ("en", "fr")}),
+            r"has the splits en, fr: choose one, such as train_dataset\['en'\]",
         ),
+        (iter([{"text": "a"}]), r"Wrap a generator: IterableDataset.from_generator"),
         ([], "train_dataset is empty"),
         ([{"body": "a"}], r"its columns are body.*rename_column\(COLUMN, .text"),
         ([{"text": ["a", "b"]}], "'text' of train_dataset holds .*, expected one string a row"),
@@ -206,6 +253,12 @@ def test_each_evaluation_has_the_same_masks_and_gives_the_loss_of_the_model(make
         batch = trainer.data_collator(examples.__getitems__(list(range(len(examples)))))
         with torch.no_grad():
             expected = trainer.model.eval()(**batch, bow_weight=0.5).loss.item()
+        entries = [e for e in trainer.state.log_history if f"eval_{name}_loss" in e]
+        for entry in entries:
+            head, late, bow = (
+                entry[f"eval_{name}_{part}_loss"] for part in ("head", "late", "bow")
+            )
+            assert head + late + 0.5 * bow == pytest.approx(expected, rel=1e-5)
         key = f"eval_{name}_loss"
         losses = [entry[key] for entry in trainer.state.log_history if key in entry]
         assert losses == pytest.approx([expected] * 3, rel=1e-5)
@@ -217,10 +270,11 @@ def test_each_evaluation_has_the_same_masks_and_gives_the_loss_of_the_model(make
 def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(make_trainer, tmp_path, texts):
     settings = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps"}
     settings |= {"save_steps": 1, "save_total_limit": 1, "load_best_model_at_end": True}
+    settings |= {"metric_for_best_model": "eval_head_loss"}
     settings |= {"max_steps": 2, "learning_rate": 0.5}  # the loss explodes
     trainer = make_trainer(eval_dataset=texts[50:60], **settings)
     trainer.train()
-    first, last = (e["eval_loss"] for e in trainer.state.log_history if "eval_loss" in e)
+    first, last = (e["eval_head_loss"] for e in trainer.state.log_history if "eval_loss" in e)
     best = tmp_path / "run/checkpoint-1"
     assert first < last and trainer.state.best_model_checkpoint == str(best)
     saved = load_file(best / "model.safetensors")
@@ -262,7 +316,7 @@ def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
 
     def is_packed(encoder: Path = bert_folder, **changes: Any) -> bool:
         model = CondenserForPreTraining.from_encoder(str(encoder))
-        make_collator(model, find_tokenizer(model), arguments(tmp_path, **changes))
+        prepare_model(model, find_tokenizer(model), arguments(tmp_path, **changes))
         return is_packing(model)
 
     assert is_packed() and is_packed(objective="cocondenser")
@@ -276,7 +330,7 @@ def test_ict_trains_the_shared_weights_unless_they_are_frozen(tmp_path, bert_fol
     for is_trained in (True, False):
         model = CondenserForMaskedLM.from_encoder(bert_folder)
         words = model.get_input_embeddings().weight.requires_grad_(is_trained)
-        make_collator(model, find_tokenizer(model), arguments(tmp_path, objective="ict"))
+        prepare_model(model, find_tokenizer(model), arguments(tmp_path, objective="ict"))
         assert words.requires_grad == is_trained
         of_head = [weight for weight in model.lm_head.parameters() if weight is not words]
         assert of_head and not any(weight.requires_grad for weight in of_head)
@@ -320,18 +374,112 @@ def test_a_script_that_starts_from_a_checkpoint_keeps_its_tokenizer_and_stages(
     assert len(read_provenance(second.write_model())) == 2
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_a_stream_of_tokens_gives_the_losses_of_its_batches(make_trainer, tokenizer, texts, packed):
-    tokens = tokenizer(texts[:16], verbose=False)["input_ids"]
-    rows = [{"input_ids": ids, "mask_key": key} for key, ids in enumerate(tokens)]
-    stream = Dataset.from_list(rows).to_iterable_dataset().with_format("torch")
-    trainer = make_trainer(
-        stream, head={"config_changes": NO_DROPOUT}, packed=packed, max_steps=2, learning_rate=0.0
-    )
-    losses = [entry["loss"] for entry in steps_of(trainer)]
-    batches = [trainer.data_collator(rows[first : first + 8]) for first in (0, 8)]
-    expected = [trainer.model(**batch).loss.item() for batch in batches]
-    assert losses == pytest.approx(expected, rel=1e-5)
+class Lines(torch.utils.data.Dataset):
+    """A data set of torch that holds strings."""
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def __len__(self):
+        return len(self.texts)
+
+    def __getitem__(self, index):
+        return self.texts[index]
+
+
+class LineStream(torch.utils.data.IterableDataset):
+    def __init__(self, texts):
+        self.texts = texts
+
+    def __iter__(self):
+        yield from self.texts
+
+
+def losses_of(trainer) -> list[float]:
+    return [entry["loss"] for entry in steps_of(trainer)]
+
+
+def test_stored_data_of_every_kind_give_the_training_of_the_texts(make_trainer, texts):
+    texts = texts[:20]
+    rows = Dataset.from_dict({"text": texts, "id": [*range(20)]})
+    halves = [torch.utils.data.Subset(Lines(texts), range(a, a + 10)) for a in (0, 10)]
+    expected = losses_of(make_trainer(texts, name="0"))
+    for number, data in enumerate(
+        [
+            DatasetDict(train=rows, test=rows.select([0])),
+            rows.with_format("arrow"),
+            Lines(texts),
+            torch.utils.data.ConcatDataset(halves),
+            torch.utils.data.ConcatDataset([rows.select(range(9)), rows.select(range(9, 20))]),
+        ],
+        start=1,
+    ):
+        assert losses_of(make_trainer(data, name=str(number))) == expected
+
+
+def test_streams_of_every_kind_give_one_training(make_trainer, texts, tmp_path):
+    rows = Dataset.from_dict({"text": texts[:50], "id": [*range(50)]})
+    rows.to_json(tmp_path / "rows.jsonl")
+    trainings = []
+    for number, stream in enumerate(
+        [
+            rows.to_iterable_dataset(),
+            rows.to_iterable_dataset().with_format("torch"),
+            rows.with_format("arrow").to_iterable_dataset(),
+            load_dataset("json", data_files=f"{tmp_path}/rows.jsonl", streaming=True),
+            IterableDataset.from_generator(lambda: iter(rows)),
+            LineStream(texts[:50]),
+        ]
+    ):
+        trainings.append(losses_of(make_trainer(stream, name=str(number))))
+    assert trainings == [trainings[0]] * 6 and len(trainings[0]) == 3
+
+
+def test_documents_that_were_tokenized_before_are_cut_into_blocks_of_all_of_them(
+    make_trainer, tokenizer, texts
+):
+    long = [" ".join(texts[:20]), texts[20]]
+    encoded = tokenizer(long, padding=True, verbose=False)
+    bare = tokenizer(long, add_special_tokens=False, verbose=False)["input_ids"]
+    rows = Dataset.from_dict({name: encoded[name] for name in ("input_ids", "attention_mask")})
+    blocks = make_trainer(rows).train_dataset.blocks
+    assert [*chain(*(ids.tolist() for ids in blocks["input_ids"]))] == [*chain(*bare)]
+    lengths = [len(ids) for ids in blocks["input_ids"]]
+    assert max(lengths) <= 30 and min(lengths[:-3]) > 25
+    stream = make_trainer(rows.to_iterable_dataset(), name="b", stream_lanes=1).train_dataset
+    read = [tuple(e["input_ids"].tolist()) for batch in islice(stream, 9) for e in batch]
+    assert {*read} == {tuple(ids.tolist()) for ids in blocks["input_ids"]}
+    without_mask = rows.remove_columns("attention_mask")
+    with pytest.raises(ValueError, match="keep this column of the tokenizer"):
+        make_trainer(without_mask)
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        ({}, {"max_steps": -1}, "is a stream, .* set max_steps"),
+        ({}, {"tokens_per_batch": 500}, "tokens_per_batch needs data of a known length"),
+        ({"rename_column": ("text", "body")}, {}, "its columns are body.*rename_column"),
+        ({"take": (0,)}, {}, "train_dataset is empty"),
+    ],
+)
+def test_a_stream_that_cannot_be_trained_on_is_refused(
+    make_trainer, texts, changes, settings, message
+):
+    stream = IterableDataset.from_generator(lambda: ({"text": text} for text in texts))
+    for name, values in changes.items():
+        stream = getattr(stream, name)(*values)
+    with pytest.raises(ValueError, match=message):
+        make_trainer(stream, **settings)
+    with pytest.raises(ValueError, match="give the whole stream"):
+        make_trainer(split_dataset_by_node(stream, rank=0, world_size=2))
+
+
+def test_a_stream_is_evaluated_to_its_end(make_trainer, texts):
+    rows = Dataset.from_dict({"text": texts[:20]})
+    trainer = make_trainer()
+    expected = trainer.evaluate(rows)["eval_loss"]
+    assert trainer.evaluate(rows.to_iterable_dataset())["eval_loss"] == expected
 
 
 def test_accumulated_budget_batches_take_the_step_of_their_union(make_trainer):

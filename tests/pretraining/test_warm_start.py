@@ -6,12 +6,14 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForMaskedLM
 
 from modeling_condenser import CondenserConfig, CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
 from modeling_condenser.publishing.export import export_encoder
+from tests.backbones.encoders import BACKBONES
 from tests.encoding.making import save_modules
+from tests.models import assert_same
 
 
 @pytest.fixture
@@ -71,3 +73,20 @@ def test_an_export_states_the_similarity_of_the_contrast(settings, tmp_path, sim
         opened = SentenceTransformer(str(export), device="cpu")
         assert opened.similarity_fn_name == similarity
         assert isinstance(opened[-1], Normalize) == (similarity == "cosine")
+
+
+@pytest.mark.parametrize("name", ["BERT", "ALBERT", "ModernBERT", "DistilBERT"])
+def test_a_model_in_memory_gives_the_start_of_its_folder_and_stays_as_it_is(name, texts, tmp_path):
+    folder = BACKBONES[name].save(tmp_path, texts)
+    in_memory = AutoModelForMaskedLM.from_pretrained(folder)
+    before = {key: value.clone() for key, value in in_memory.state_dict().items()}
+    found, expected = (
+        {
+            name: weights
+            for name, weights in CondenserForPreTraining.from_encoder(start).state_dict().items()
+            if not name.startswith("head")  # which is random
+        }
+        for start in (in_memory, folder)
+    )
+    assert_same(found, expected, 0)
+    assert_same(in_memory.state_dict(), before, 0)

@@ -128,10 +128,15 @@ def cache_file(rows: Dataset, use: str) -> str | None:
     """
     if not rows.cache_files:
         return None
-    states = file_states(Path(file["filename"]) for file in rows.cache_files)
     folder = Path(config.HF_DATASETS_CACHE, "condenser")
     folder.mkdir(parents=True, exist_ok=True)
-    return str(folder / f"{Hasher.hash((rows._fingerprint, states, use))}.arrow")
+    key = Hasher.hash((rows._fingerprint, file_states_of(rows), use))
+    return str(folder / f"{key}.arrow")
+
+
+def file_states_of(rows: Dataset) -> list[str]:
+    """Identify the content of the files that a data set reads."""
+    return file_states(Path(file["filename"]) for file in rows.cache_files)
 
 
 def _missing_column(name: str, column: str, columns: Iterable[str], advice: str) -> str:

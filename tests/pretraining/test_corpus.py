@@ -9,8 +9,8 @@ from datasets import Dataset, DatasetDict
 
 from modeling_condenser.collection import rows as row_reading
 from modeling_condenser.collection.load import load_passages
+from modeling_condenser.pretraining.corpus import Source, load_documents
 from modeling_condenser.pretraining.data import BlockBuilder, build_blocks
-from modeling_condenser.pretraining.documents import Source, load_documents
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
 FILES = ["c.txt", "c.jsonl", "c.v1.jsonl.gz", "c.csv", "c.parquet"]

@@ -1,0 +1,347 @@
+"""Make batches of a stream: documents that are cut, shuffled and masked as they are read.
+
+A stream is read in lanes: independent parts, each with a share of the documents and a shuffle
+buffer of its own. Every batch over all processes takes equally many blocks from each lane. So the
+batches depend on the number of lanes, but not on that of the processes, each of which tokenizes
+only the documents of its own lanes. The keys of masks are hashes of seed, lane and block.
+
+A lane shuffles windows, the blocks of some consecutive documents. A checkpoint stores where the
+present window of each lane begins; the window is cut and shuffled again when a run is resumed.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fsspec.asyn
+import numpy as np
+import torch
+from datasets import IterableDataset
+from datasets.distributed import split_dataset_by_node
+
+from .counter_random import random_keys
+from .data import BlockBuilder, MakePair, keyed_examples
+
+logger = logging.getLogger(__name__)
+
+PLACES = "stream_places"  # of a batch: lane -> `Place` of a window that begins in this batch
+_READ = 16  # documents that are read and cut together
+_FILE = "stream-{}.json"  # in a checkpoint, of each process
+
+
+class Place(NamedTuple):
+    """Where a window of a lane begins.
+
+    Attributes:
+        epoch: how often the lane's documents were read before.
+        n_documents: documents of the lane before it in this epoch.
+        state: `IterableDataset.state_dict()` there; None at the beginning of an epoch, and where
+            it is not exact: then as many documents are read and left out.
+        window: windows before it.
+        n_blocks: blocks before it.
+    """
+
+    epoch: int = 0
+    n_documents: int = 0
+    state: dict[str, Any] | None = None
+    window: int = 0
+    n_blocks: int = 0
+
+
+class _Cut(NamedTuple):
+    """Blocks of consecutive documents, and where the next documents begin."""
+
+    blocks: list[tuple[np.ndarray, ...]]
+    epoch: int
+    n_documents: int
+    state: dict[str, Any] | None
+
+
+class _Window:
+    """Blocks that are shuffled together: of some documents, and never of two epochs."""
+
+    def __init__(self, place: Place, cuts: Iterator[_Cut], size: int):
+        self.place, self._cuts, self._size = place, cuts, size
+        self.blocks: list[tuple[np.ndarray, ...]] = []
+        self._last: _Cut | None = None
+
+    def fill(self, least: int) -> None:
+        """Read documents until there are `least` blocks, or the window is complete."""
+        while len(self.blocks) < min(least, self._size) and not self._ends_epoch:
+            self._last = next(self._cuts)
+            self.blocks += self._last.blocks
+
+    @property
+    def _ends_epoch(self) -> bool:
+        return bool(self.blocks) and self._last is not None and self._last.epoch > self.place.epoch
+
+    @property
+    def next_place(self) -> Place:
+        """Where the next window begins, once this one is complete."""
+        assert self._last is not None
+        _, epoch, n_documents, state = self._last
+        n_blocks = self.place.n_blocks + len(self.blocks)
+        return Place(epoch, n_documents, state, self.place.window + 1, n_blocks)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The shuffled blocks of a part of the documents, again and again.
+
+    Attributes:
+        documents: of this lane, with the columns that the builder reads.
+        builder: cuts documents; blocks of fewer than `n_parts` parts are left out.
+        number, n_lanes: of this lane, and of all.
+        window: blocks that are shuffled together.
+        seed: of the order.
+    """
+
+    documents: IterableDataset
+    builder: BlockBuilder
+    _: KW_ONLY
+    number: int
+    n_lanes: int
+    window: int
+    n_parts: int
+    seed: int
+
+    def read(
+        self, place: Place, n_before: int
+    ) -> Iterator[tuple[int, tuple[np.ndarray, ...], Place]]:
+        """Number, columns and window of each block that follows `n_before` blocks.
+
+        `place` is that of the window of the first of them, or of an earlier window.
+        """
+        cuts = self._cut(place)
+        window = _Window(place, cuts, self.window)
+        window.fill(self.window)
+        while True:
+            key = [self.seed, self.number, window.place.window]
+            order = np.random.default_rng(key).permutation(len(window.blocks))
+            following = _Window(window.next_place, cuts, self.window)
+            for n_read, i in enumerate(order.tolist()):
+                number = window.place.n_blocks + n_read
+                if number >= n_before:
+                    yield number, window.blocks[i], window.place
+                # The next window fills as this one empties, so that no batch waits for all of it.
+                following.fill(n_read + 1)
+            following.fill(self.window)
+            window = following
+
+    def _cut(self, place: Place) -> Iterator[_Cut]:
+        """Cut the documents from a place on, a few at a time, epoch after epoch."""
+        epoch, n_read, state = place.epoch, place.n_documents, place.state
+        can_resume = _has_exact_state(self.documents._ex_iterable)
+        while True:
+            is_whole, n_blocks = n_read == 0, 0
+            documents = self.documents
+            documents.set_epoch(epoch)
+            if state is not None:
+                documents.load_state_dict(state)
+            n_skipped = 0 if state is not None else -(-n_read // _READ)  # the last may be short
+            for batch in islice(documents.iter(batch_size=_READ), n_skipped, None):
+                n_rows = len(next(iter(batch.values())))
+                numbers = np.arange(n_read, n_read + n_rows) * self.n_lanes + self.number
+                n_read += n_rows
+                blocks = self._keep(self.builder.cut(batch, numbers.tolist()))
+                n_blocks += len(blocks)
+                yield _Cut(blocks, epoch, n_read, documents.state_dict() if can_resume else None)
+            if is_whole and n_blocks == 0:
+                raise ValueError(self._explain_nothing(epoch, n_read))
+            if self.number == 0:
+                logger.warning(
+                    "The first of %d lanes has read its %d documents %d times, and reads them "
+                    "again until max_steps.",
+                    *(self.n_lanes, n_read, epoch + 1),
+                )
+            epoch, n_read, state = epoch + 1, 0, None
+            yield _Cut([], epoch, n_read, state)
+
+    def _keep(self, columns: Mapping[str, list]) -> list[tuple[np.ndarray, ...]]:
+        if "part_starts" not in columns:
+            return [(ids,) for ids in columns["input_ids"]]
+        rows = zip(columns["input_ids"], columns["part_starts"], strict=True)
+        return [(ids, starts) for ids, starts in rows if len(starts) >= self.n_parts]
+
+    def _explain_nothing(self, epoch: int, n_read: int) -> str:
+        if epoch and not n_read:
+            return (
+                "The stream has ended before max_steps and cannot be read a second time: lower "
+                "max_steps, or make it of a function, as by IterableDataset.from_generator."
+            )
+        unit = "text" if self.n_parts == 1 else "text that can be cut in two to make a pair"
+        return (
+            f"Lane {self.number + 1} of {self.n_lanes} has {n_read} documents, and none has "
+            f"{unit}: give more documents, or lower stream_lanes."
+        )
+
+
+class BlockStream(torch.utils.data.IterableDataset):
+    """The batches of one process, each a list of examples; for a `DataLoader` without batch size.
+
+    Args:
+        documents: the whole stream, the same in all processes.
+        builder: cuts documents into blocks, or into texts of which pairs are made.
+        batch_size: blocks or pairs of a process in a batch.
+        n_accumulated: batches that make a step.
+        rank, n_processes: of this process, and of all.
+        n_workers: of the loader in each process; others would change the order of the blocks.
+        most_lanes: the stream is read in as many lanes for each worker, or in the largest common
+            divisor of this and the batch over all processes.
+        buffer: blocks in the windows of all lanes together.
+        make_pair: makes a pair of a text; a block is an example without it.
+
+    Attributes:
+        places: lane -> where its present window begins; filled by the trainer.
+
+    Raises:
+        ValueError: processes and accumulated batches do not divide the lanes.
+    """
+
+    def __init__(
+        self,
+        documents: IterableDataset,
+        builder: BlockBuilder,
+        *,
+        batch_size: int,
+        n_accumulated: int = 1,
+        rank: int = 0,
+        n_processes: int = 1,
+        n_workers: int = 0,
+        most_lanes: int = 16,
+        buffer: int = 8192,
+        seed: int = 0,
+        make_pair: MakePair | None = None,
+    ):
+        total = batch_size * n_accumulated * n_processes
+        self.lanes_a_step = math.gcd(total, most_lanes)
+        if self.lanes_a_step % (n_accumulated * n_processes):
+            raise ValueError(
+                f"A step is {n_processes} processes x {n_accumulated} batches of {batch_size}, "
+                f"whose shares cannot be told apart in {self.lanes_a_step} lanes of the stream "
+                f"(the largest common divisor of {total} and stream_lanes, {most_lanes}): set "
+                f"stream_lanes to a multiple of {n_accumulated * n_processes}."
+            )
+        self.documents, self.builder = documents, builder
+        self.n_accumulated, self.rank, self.n_processes = n_accumulated, rank, n_processes
+        self.n_workers = max(n_workers, 1)
+        self.n_lanes = self.lanes_a_step * self.n_workers
+        self.blocks_a_lane = total // self.lanes_a_step  # in each step
+        self.window = max(buffer // self.n_lanes, 1)
+        self.seed, self.make_pair = seed, make_pair
+        self.n_steps = 0  # that a resumed training has done
+        self.places: dict[int, Place] = {}
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]] | None]:
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None:
+            fsspec.asyn.reset_lock()  # else a file system that was used before the fork may hang
+        first = 0 if worker is None else worker.id
+        open_lanes: dict[int, Iterator[tuple[int, tuple[np.ndarray, ...], Place]]] = {}
+        places: dict[int, Place] = {}
+        for number in count(first, self.n_workers):
+            step, part = divmod(number, self.n_accumulated)
+            if step < self.n_steps:
+                yield None  # The Trainer skips as many batches when it resumes.
+                continue
+            examples: list[dict[str, Any]] = []
+            for lane in self._lanes_of(step, part):
+                if lane not in open_lanes:
+                    open_lanes[lane] = self._open(lane)
+                for n, columns, place in islice(open_lanes[lane], self.blocks_a_lane):
+                    block = self._examples(lane, n, columns)
+                    if places.get(lane) != place:
+                        places[lane] = place
+                        block[0] |= {PLACES: (lane, place)}
+                    examples += block
+            yield examples
+
+    def _lanes_of(self, step: int, part: int) -> range:
+        """The lanes of this process's batch in a step. Each lane is read by one worker only."""
+        n_shares = self.n_accumulated * self.n_processes
+        size = self.lanes_a_step // n_shares
+        first = (step % self.n_workers) * self.lanes_a_step
+        first += (part * self.n_processes + self.rank) * size
+        return range(first, first + size)
+
+    def _open(self, number: int) -> Iterator[tuple[int, tuple[np.ndarray, ...], Place]]:
+        documents = self.documents
+        if documents.num_shards >= self.n_lanes:
+            documents = documents.shard(self.n_lanes, number, contiguous=False)
+        else:
+            # Splitting alone would share the state of the parts that the stream is made of.
+            documents = documents.shard(1, 0)
+            documents = split_dataset_by_node(documents, rank=number, world_size=self.n_lanes)
+        lane = Lane(
+            documents,
+            self.builder,
+            number=number,
+            n_lanes=self.n_lanes,
+            window=self.window,
+            n_parts=1 if self.make_pair is None else 2,
+            seed=self.seed,
+        )
+        phase = number // self.lanes_a_step
+        n_steps = len(range(phase, self.n_steps, self.n_workers))  # that read this lane
+        return lane.read(self.places.get(number, Place()), n_steps * self.blocks_a_lane)
+
+    def _examples(
+        self, lane: int, number: int, columns: tuple[np.ndarray, ...]
+    ) -> list[dict[str, Any]]:
+        keys = random_keys(self.seed, lane, number)
+        return keyed_examples(
+            *([column] for column in columns), keys=keys, make_pair=self.make_pair
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write the places of this process's lanes to a checkpoint."""
+        state = {"n_lanes": self.n_lanes, "places": self.places}
+        (folder / _FILE.format(self.rank)).write_text(json.dumps(state))
+
+    def load(self, folder: Path | None, n_steps: int) -> None:
+        """Begin, or continue after the steps of a checkpoint of any number of processes.
+
+        Raises:
+            ValueError: the checkpoint holds no places, or those of another number of lanes.
+        """
+        self.n_steps, self.places = n_steps, {}
+        if folder is None:
+            return
+        for file in folder.glob(_FILE.format("*")):
+            state = json.loads(file.read_text())
+            if state["n_lanes"] != self.n_lanes:
+                raise ValueError(
+                    f"{folder} was written with {state['n_lanes']} lanes of the stream, but now "
+                    f"there are {self.n_lanes}: set the batch over all processes, stream_lanes "
+                    "and dataloader_num_workers as for that run."
+                )
+            for lane, place in state["places"].items():
+                self.places[int(lane)] = Place(*place)
+        if n_steps and not self.places:
+            raise ValueError(f"{folder} holds no places in the stream: start again.")
+
+
+@dataclass(frozen=True)
+class StreamCollator:
+    """Makes a batch of the examples of a `BlockStream`, with the windows that begin in it."""
+
+    collator: Any
+
+    def __call__(self, examples: list[dict[str, Any]] | None) -> dict[str, Any]:
+        if examples is None:
+            return {}
+        places = dict(example[PLACES] for example in examples if PLACES in example)
+        return {**self.collator(examples), PLACES: places}
+
+
+def _has_exact_state(part: Any) -> bool:
+    """Whether `state_dict` is all of a stream's state: buffers of `shuffle` are not in it."""
+    if type(part).__name__ == "BufferShuffledExamplesIterable":
+        return False
+    inner = [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", [])]
+    return all(_has_exact_state(each) for each in inner if each is not None)

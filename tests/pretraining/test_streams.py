@@ -1,0 +1,210 @@
+"""Streams: the batches of any number of processes and workers, and their state."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset, IterableDataset, load_dataset
+from torch.utils.data import DataLoader
+
+from modeling_condenser.pretraining.data import BlockBuilder, build_blocks, draw_spans
+from modeling_condenser.pretraining.streams import PLACES, BlockStream, Place, StreamCollator
+
+BATCH = 8  # over all processes and accumulated batches
+SPLITS = [(1, 1), (2, 1), (8, 1), (1, 4), (2, 4)]  # processes, accumulated batches
+
+
+@pytest.fixture
+def files(tmp_path, texts):
+    """Three JSON files of 16, 17 and 18 documents."""
+    starts = (0, 16, 33, 51)
+    for i, (start, end) in enumerate(pairwise(starts)):
+        lines = (json.dumps({"id": n, "text": texts[n]}) for n in range(start, end))
+        (tmp_path / f"{i}.jsonl").write_text("\n".join(lines))
+    return [str(file) for file in sorted(tmp_path.glob("*.jsonl"))]
+
+
+@pytest.fixture
+def make(tokenizer, files):
+    """Makes the stream of a process; of the files by default."""
+
+    def make_stream(documents: Any = None, *, split=(1, 1), kind="blocks", **changes: Any):
+        if documents is None:
+            documents = load_dataset("json", data_files=files, streaming=True, split="train")
+        n_processes, n_accumulated = split
+        builder = BlockBuilder(tokenizer, max_length=32, kind=kind)
+        options = {"seed": 5, "most_lanes": 8, "buffer": 64, **changes}
+        return BlockStream(
+            documents,
+            builder,
+            batch_size=BATCH // (n_processes * n_accumulated),
+            n_accumulated=n_accumulated,
+            n_processes=n_processes,
+            **options,
+        )
+
+    return make_stream
+
+
+def content(examples: Any) -> list[tuple]:
+    return [(tuple(example["input_ids"].tolist()), example["mask_key"]) for example in examples]
+
+
+def steps_of(make: Any, n_steps: int, **options: Any) -> list[list[tuple]]:
+    """The examples of each step over all processes."""
+    n_processes, n_accumulated = options.get("split", (1, 1))
+    steps: list[list[tuple]] = [[] for _ in range(n_steps)]
+    for rank in range(n_processes):
+        batches = islice(make(rank=rank, **options), n_steps * n_accumulated)
+        for number, batch in enumerate(batches):
+            steps[number // n_accumulated] += content(batch)
+    return [sorted(step) for step in steps]
+
+
+@pytest.mark.parametrize("kind", ["blocks", "spans"])
+def test_the_batches_of_a_step_are_the_same_for_any_number_of_processes(make, kind):
+    options = {"kind": kind, "make_pair": draw_spans if kind == "spans" else None}
+    expected = steps_of(make, 12, **options)
+    assert {len(step) for step in expected} == {BATCH if kind == "blocks" else 2 * BATCH}
+    for split in SPLITS[1:]:
+        assert steps_of(make, 12, split=split, **options) == expected, split
+    assert steps_of(make, 12, **{**options, "seed": 6}) != expected
+
+
+def test_the_first_epoch_holds_each_block_of_the_documents_once_in_another_order(make, files):
+    stream = make(most_lanes=1)
+    blocks = build_blocks(load_dataset("json", data_files=files, split="train"), stream.builder)
+    expected = [tuple(ids) for ids in blocks["input_ids"]]
+    batches = islice(stream, -(-len(blocks) // BATCH))
+    read = [ids for batch in batches for ids, _ in content(batch)][: len(blocks)]
+    assert Counter(read) == Counter(expected) and read != expected
+
+
+def loaded(stream: BlockStream, n_batches: int) -> list[list[tuple]]:
+    """The batches that a data loader with the stream's workers gives."""
+    loader = DataLoader(
+        stream,
+        batch_size=None,
+        num_workers=stream.n_workers,
+        collate_fn=StreamCollator(lambda examples: {"examples": content(examples)}),
+    )
+    return [batch["examples"] for batch in islice(loader, n_batches)]
+
+
+def test_workers_of_several_processes_give_the_batches_of_one_process_with_as_many(make):
+    one = loaded(make(n_workers=2), 6)
+    two = [loaded(make(n_workers=2, split=(2, 1), rank=rank), 6) for rank in (0, 1)]
+    assert [sorted(a + b) for a, b in zip(*two, strict=True)] == [sorted(batch) for batch in one]
+    assert len({example for batch in one for example in batch}) == 6 * BATCH
+
+
+def rows_of(texts: list[str]) -> Iterator[dict[str, str]]:
+    for text in texts:
+        yield {"text": text}
+
+
+def resumed(make: Any, documents: Any, folder: Path, n_steps: int, **how: Any) -> Iterator[Any]:
+    """The batches after a checkpoint."""
+    stream = make(documents(), **how)
+    stream.load(folder, n_steps)
+    return (batch for batch in stream if batch is not None)
+
+
+@pytest.mark.parametrize(
+    ("source", "splits"),
+    [
+        ("files", ((1, 1), (1, 1))),
+        ("files", ((1, 1), (4, 1))),
+        ("generator", ((2, 1), (1, 2))),
+        ("shuffled", ((1, 1), (1, 1))),
+    ],
+)
+def test_a_stream_is_continued_exactly_also_by_another_number_of_processes(
+    make, source, splits, texts, tmp_path
+):
+    def documents() -> IterableDataset | None:
+        if source == "generator":
+            return IterableDataset.from_generator(rows_of, gen_kwargs={"texts": texts[:50]})
+        if source == "shuffled":
+            rows = Dataset.from_dict({"text": texts[:50]}).to_iterable_dataset(num_shards=4)
+            return rows.shuffle(seed=3, buffer_size=10)
+        return None
+
+    before, after = splits
+    expected = steps_of(lambda **how: make(documents(), **how), 60)
+    for n_steps in (7, 50):
+        folder = tmp_path / str(n_steps)
+        folder.mkdir()
+        for rank in range(before[0]):
+            stream = make(documents(), split=before, rank=rank)
+            for batch in islice(stream, n_steps * before[1]):
+                stream.places |= dict(e[PLACES] for e in batch if PLACES in e)
+            stream.save(folder)
+
+        resume = partial(resumed, make, documents, folder, n_steps)
+        assert steps_of(resume, 10, split=after) == expected[n_steps : n_steps + 10]
+    places = json.loads((folder / "stream-0.json").read_text())["places"].values()
+    assert any(epoch > 0 for epoch, *_ in places)
+
+
+def test_a_resumed_lane_does_not_read_what_came_before_its_window(make, texts, tmp_path):
+    reads = []
+
+    def documents(shards: list[int]) -> Iterator[dict[str, str]]:
+        for shard in shards:
+            for text in texts[:8]:
+                reads.append(shard)
+                yield {"text": text}
+
+    def stream() -> BlockStream:
+        rows = IterableDataset.from_generator(documents, gen_kwargs={"shards": [*range(64)]})
+        return make(rows, buffer=8)
+
+    first = stream()
+    for batch in islice(first, 150):
+        first.places |= dict(e[PLACES] for e in batch if PLACES in e)
+    first.save(tmp_path)
+    n_read, second = len(reads), stream()
+    reads.clear()
+    second.load(tmp_path, 150)
+    next(batch for batch in second if batch is not None)
+    assert len(reads) < 0.7 * n_read
+    assert all(isinstance(place, Place) for place in second.places.values())
+
+
+def test_other_lanes_and_processes_that_do_not_divide_them_are_refused(make, tmp_path):
+    with pytest.raises(ValueError, match="set stream_lanes to a multiple of 8"):
+        make(split=(8, 1), most_lanes=4)
+    stream = make()
+    next(iter(stream))
+    stream.save(tmp_path)
+    with pytest.raises(
+        ValueError, match="written with 8 lanes of the stream, but now there are 16"
+    ):
+        make(n_workers=2).load(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"text": "The river left."}], "Lane 2 of 8 has 0 documents, and none has text"),
+        ([{"text": " "}] * 50, "Lane 1 of 8 has 7 documents, and none has text"),
+        ([{"text": ["a", "b"]}] * 50, "expected one string a row"),
+    ],
+)
+def test_documents_without_text_are_refused_at_the_first_step(make, rows, message):
+    stream = make(IterableDataset.from_generator(lambda: iter(rows)))
+    with pytest.raises(ValueError, match=message):
+        next(iter(stream))
+
+
+def test_a_stream_that_ends_and_cannot_be_read_again_is_refused(make, texts):
+    once = iter([{"text": text} for text in texts[:20]])
+    stream = make(IterableDataset.from_generator(lambda: once), most_lanes=1)
+    with pytest.raises(ValueError, match="ended before max_steps and cannot be read a second time"):
+        list(islice(stream, 100))
