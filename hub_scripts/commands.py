@@ -46,6 +46,9 @@ def pretrain(read: Reader) -> None:
 
         callbacks = readiness_callbacks(settings)
     folder = train(**settings, callbacks=callbacks)
+    if settings.get("prepare_only"):
+        print(f"blocks: {folder}")
+        return
     print(f"checkpoint: {folder}")
     _print_next("export", folder.parent, f"{folder.parent}-encoder")
 
