@@ -109,7 +109,7 @@ def readiness_callbacks(
     sample = Sample.choose(measuring, load_documents(recipe.corpus))
 
     def add_readiness(trainer: CondenserTrainer) -> ReadinessCallback:
-        trainer.facts["readiness"] = sample.facts()
+        trainer.record["readiness"] = sample.facts()
         return ReadinessCallback(trainer, sample, every=every)
 
     return [add_readiness]

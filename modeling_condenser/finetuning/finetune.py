@@ -26,7 +26,7 @@ from modeling_condenser.files.models import Dtype, Pooling, find_model_folder, i
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, read_provenance
 from modeling_condenser.training.run import run_training, scale_learning_rate
-from modeling_condenser.training.trainer import START, ResumableTrainer
+from modeling_condenser.training.trainer import MODEL_FINGERPRINT, ResumableTrainer
 
 from .data import TrainingData, load_training_data, passage_columns
 from .hard_negatives import judged_positives
@@ -182,9 +182,13 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         dev: Collection | None = None,
     ):
         self.encoder, self.start, self.dev = encoder, recipe.encoder, dev
-        self.facts = {"objective": recipe.objective, START: encoder.fingerprint, **data.facts}
+        self.record = {
+            "objective": recipe.objective,
+            MODEL_FINGERPRINT: encoder.fingerprint,
+            **data.facts,
+        }
         if recipe.objective in ("contrastive", "kl"):
-            self.facts["temperature"] = recipe.loss_temperature
+            self.record["temperature"] = recipe.loss_temperature
         n_devices = arguments.world_size if recipe.gather_across_devices else 1
         n_passages = arguments.train_batch_size * n_devices * (1 + data.facts["n_negatives"])
         if recipe.objective == "contrastive" and n_passages < 2:
@@ -217,7 +221,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             start = open_trainable(self.start, **asdict(self.encoder.contract))
             verdict = compare_with_start(start, self.encoder, self.dev)
             note = "; these queries chose the step, too, so a gain is overstated"
-            self.facts["verdict"] = str(replace(verdict, queries=verdict.queries + note))
+            self.record["verdict"] = str(replace(verdict, queries=verdict.queries + note))
         return output
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:

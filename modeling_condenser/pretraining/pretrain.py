@@ -105,7 +105,10 @@ def prepare_blocks(**settings: Any) -> Path:
     started = time.perf_counter()
     prepared = prepare_rows(rows, tokenizer, arguments)
     seconds = time.perf_counter() - started
-    logger.info("%s in %.0f s: %s.", prepared.counts, seconds, prepared.folder)
+    logger.info(
+        "%d documents and %d blocks in %.0f s: %s.",
+        *(prepared.counts["n_documents"], prepared.counts["n_blocks"], seconds, prepared.folder),
+    )
     assert prepared.folder is not None
     return prepared.folder
 

@@ -49,12 +49,15 @@ def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset | None:
     if isinstance(data, torch.utils.data.IterableDataset):
         return _check_stream(IterableDataset.from_generator(lambda: map(_as_row, data)), name)
     if isinstance(data, torch.utils.data.Dataset):
-        if "mask_key" in _as_row(data[0]):
+        n_rows = len(data)  # type: ignore[arg-type]
+        if n_rows and "mask_key" in _as_row(data[0]):
             return None
-        data = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
+        data = [data[i] for i in range(n_rows)]
     if isinstance(data, list | tuple) and all(isinstance(row, str | Mapping) for row in data):
-        rows = [_as_row(row) for row in data]
-        parts = [Dataset.from_list(rows[i : i + _TOGETHER]) for i in range(0, len(rows), _TOGETHER)]
+        parts = [
+            Dataset.from_list([_as_row(row) for row in data[i : i + _TOGETHER]])
+            for i in range(0, len(data), _TOGETHER)
+        ]
         data = concatenate_datasets(parts) if parts else Dataset.from_list([])
     if not isinstance(data, Dataset):
         hint = ""

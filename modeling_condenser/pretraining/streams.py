@@ -222,9 +222,9 @@ class BlockStream(torch.utils.data.IterableDataset):
         self.lanes_a_step = math.gcd(total, most_lanes)
         if self.lanes_a_step % (n_accumulated * n_processes):
             raise ValueError(
-                f"A step is {n_processes} processes x {n_accumulated} batches of {batch_size}, "
-                f"whose shares cannot be told apart in {self.lanes_a_step} lanes of the stream "
-                f"(the largest common divisor of {total} and stream_lanes, {most_lanes}): set "
+                f"The stream has {self.lanes_a_step} lanes, the largest common divisor of the "
+                f"batch over all processes, {total}, and stream_lanes, {most_lanes}. {n_processes} "
+                f"processes x {n_accumulated} accumulated batches do not divide them: set "
                 f"stream_lanes to a multiple of {n_accumulated * n_processes}."
             )
         self.documents, self.builder = documents, builder

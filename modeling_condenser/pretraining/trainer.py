@@ -18,7 +18,7 @@ from modeling_condenser.encoder_parts import find_tokenizer
 from modeling_condenser.losses import IGNORE_INDEX, bag_sizes
 from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.publishing import provenance
-from modeling_condenser.training.trainer import START, ResumableTrainer
+from modeling_condenser.training.trainer import MODEL_FINGERPRINT, ResumableTrainer
 
 from .arguments import (
     CONTRASTIVE,
@@ -97,7 +97,7 @@ class CondenserTrainer(ResumableTrainer):
     ):
         args = with_objective(args)
         _check(self, model, args)
-        self.facts: dict[str, Any] = {"objective": args.objective}  # for the model card
+        self.record: dict[str, Any] = {"objective": args.objective}
         self.batches: TokenBudgetBatches | None = None
         rows = as_rows(train_dataset, name="train_dataset")
         tokenizer = processing_class or find_tokenizer(model)
@@ -105,13 +105,13 @@ class CondenserTrainer(ResumableTrainer):
         collator = make_collator(model, tokenizer, args)
         if isinstance(rows, IterableDataset):
             train_dataset = make_stream(rows, tokenizer, args)
-            self.facts["stream_fingerprint"] = fingerprint_stream(rows)
+            self.record["stream_fingerprint"] = fingerprint_stream(rows)
         elif rows is not None:
-            train_dataset, self.batches, facts = make_examples(rows, tokenizer, args)
-            self.facts |= facts
+            train_dataset, self.batches, counts = make_examples(rows, tokenizer, args)
+            self.record |= counts
         else:
-            self.facts |= fingerprint_examples(train_dataset)
-        self.facts[START] = fingerprint_start(model)
+            self.record |= fingerprint_examples(train_dataset)
+        self.record[MODEL_FINGERPRINT] = fingerprint_start(model)
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(
@@ -316,11 +316,11 @@ class CondenserTrainer(ResumableTrainer):
         size = self.args.tokens_per_batch or self.args.train_batch_size
         return size * self.args.gradient_accumulation_steps * self.args.world_size
 
-    def run_facts(self) -> dict[str, Any]:
+    def run_record(self) -> dict[str, Any]:
         """Facts about data, model and training so far, for the run's record and the card."""
         model = self.accelerator.unwrap_model(self.model)
         return {
-            **super().run_facts(),
+            **super().run_record(),
             "tokens_seen": int(self.state.num_input_tokens_seen),
             "n_parameters": sum(p.numel() for p in model.parameters()),
         }

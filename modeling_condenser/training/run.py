@@ -124,7 +124,7 @@ def run_training(
     trainer.train(arguments.resume_from_checkpoint)
     if trainer.is_world_process_zero():
         write_json(run_folder / LOG_FILE, trainer.state.log_history)
-        record_run(run_folder, trainer.run_facts())
+        record_run(run_folder, trainer.run_record())
     if arguments.push_to_hub:
         trainer.push_to_hub()
     else:

@@ -37,7 +37,8 @@ from modeling_condenser.publishing.push import commit_folder
 
 logger = logging.getLogger(__name__)
 
-START = "start_fingerprint"  # a fact: the weights and the configuration that a run starts from
+# In the record: the weights and the configuration that a run starts from.
+MODEL_FINGERPRINT = "start_fingerprint"
 
 # Arguments that transformers or a trainer computes if they are not given.
 _COMPUTED = (
@@ -53,12 +54,13 @@ class ResumableTrainer(Trainer):
     readable, which is written last. Nothing is pushed before the end of the training.
 
     Attributes:
-        facts: for the run's record and the model card, with fingerprints of the model and the data.
+        record: what run.json and the model card say of the run, with fingerprints of the model and
+            the data.
         settings: of the recipe; None in a script, whose settings are the trainer's arguments.
         epoch_dependent: data and samplers whose `set_epoch` is called as each epoch begins.
     """
 
-    facts: dict[str, Any]
+    record: dict[str, Any]
     settings: Mapping[str, Any] | None = None
     epoch_dependent: Sequence[Any] = ()
 
@@ -96,12 +98,12 @@ class ResumableTrainer(Trainer):
     def data_hash(self) -> str:
         """Hash of the model that the run starts from, and of its data."""
         ends = ("_fingerprint", "_sha256")
-        return hash_data([v for name, v in sorted(self.facts.items()) if name.endswith(ends)])
+        return hash_data([v for name, v in sorted(self.record.items()) if name.endswith(ends)])
 
-    def run_facts(self) -> dict[str, Any]:
+    def run_record(self) -> dict[str, Any]:
         """Facts about data and training so far, for the run's record and the card."""
         return {
-            **self.facts,
+            **self.record,
             "learning_rate": self.args.learning_rate,
             "seed": self.args.seed,
             "steps": self.state.global_step,
@@ -111,8 +113,8 @@ class ResumableTrainer(Trainer):
 
     def describe_run(self, name: str) -> Stage:
         """This training as a stage, with the record and the log so far."""
-        facts = {**describe_machine(), **self.run_facts()}
-        return describe_stage(name, self.run_settings, facts, self.state.log_history)
+        record = {**describe_machine(), **self.run_record()}
+        return describe_stage(name, self.run_settings, record, self.state.log_history)
 
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any

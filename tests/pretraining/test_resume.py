@@ -131,7 +131,7 @@ def test_the_seconds_of_a_resumed_run_are_those_of_all_its_steps(make, monkeypat
     trainer = make(max_steps=4, save_steps=2)
     output = trainer.train()
     assert len([entry for entry in trainer.state.log_history if "loss" in entry]) == 4
-    assert trainer.run_facts()["train_seconds"] > output.metrics["train_runtime"]
+    assert trainer.run_record()["train_seconds"] > output.metrics["train_runtime"]
     assert not warnings  # of missing keys, which are tied weights
 
 

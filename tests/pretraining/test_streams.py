@@ -1,6 +1,7 @@
 """Streams: the batches of any number of processes and workers, and their state."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -208,3 +209,12 @@ def test_a_stream_that_ends_and_cannot_be_read_again_is_refused(make, texts):
     stream = make(IterableDataset.from_generator(lambda: once), most_lanes=1)
     with pytest.raises(ValueError, match="ended before max_steps and cannot be read a second time"):
         list(islice(stream, 100))
+
+
+def test_a_worker_that_dies_ends_the_training_with_an_error(make):
+    def rows() -> Iterator[dict[str, str]]:
+        yield from ({"text": "The river left."} for _ in range(200))
+        os._exit(1)
+
+    with pytest.raises(RuntimeError, match="DataLoader worker .* exited unexpectedly"):
+        loaded(make(IterableDataset.from_generator(rows), n_workers=1, buffer=8), 100)

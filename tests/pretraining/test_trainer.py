@@ -215,11 +215,11 @@ def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weig
 
 def test_text_is_accepted_in_every_form(make_trainer, texts):
     texts = texts[:20]
-    expected = make_trainer(texts).facts
+    expected = make_trainer(texts).record
     assert expected["n_documents"] == 20 and expected["n_blocks"] > 20
     rows = [{"id": i, "text": text} for i, text in enumerate(texts)]
     for data in (tuple(rows), Dataset.from_list(rows)):
-        assert make_trainer(data).facts == expected
+        assert make_trainer(data).record == expected
 
 
 @pytest.mark.parametrize(
