@@ -153,7 +153,8 @@ def with_objective(arguments: TrainingArguments) -> CondenserTrainingArguments:
     if isinstance(arguments, CondenserTrainingArguments):
         return arguments
     values = {f.name: getattr(arguments, f.name) for f in fields(arguments) if f.init}
-    return CondenserTrainingArguments(**values)
+    stated = {name: value for name, value in values.items() if value is not None}
+    return CondenserTrainingArguments(**stated)
 
 
 @dataclass
