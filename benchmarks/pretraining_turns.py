@@ -70,7 +70,7 @@ def _step(model: Any, batch: dict[str, Any], optimizer: torch.optim.Optimizer) -
 
 
 def _share_of_products(step: Callable[[], None]) -> float:
-    """The share of matrix products in the processor time of a step, without those in operators."""
+    """The share of matrix products in the processor time of a step."""
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         step()
     events = profiled.key_averages()

@@ -3,10 +3,18 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
+from torch._dynamo.utils import counters
+from transformers import set_seed
 
-from modeling_condenser import CondenserDataCollator
+from modeling_condenser import (
+    CondenserDataCollator,
+    CondenserForPreTraining,
+    CondenserTrainer,
+    CondenserTrainingArguments,
+)
 from modeling_condenser.packing import unpack
 from modeling_condenser.pretraining.batches import TokenBudgetBatches
 
@@ -79,3 +87,28 @@ def test_all_batches_have_one_shape_and_hold_the_blocks_of_the_padded_ones(token
                 assert (packed[labels][0, packed[index]] != -100).sum() == n_labels > 0
     [sizes] = shapes
     assert dict(sizes)["input_ids"] == (1, 320)
+
+
+@pytest.mark.slow
+def test_a_compiled_training_compiles_once_and_has_the_losses_of_the_eager_one(
+    tmp_path, bert_folder, texts
+):
+    losses = []
+    for compiled in (False, True):
+        set_seed(3)
+        compiling = {"torch_compile": True, "torch_compile_backend": "eager"} if compiled else {}
+        settings = {"max_length": 32, "tokens_per_batch": 150, "max_steps": 4, "logging_steps": 1}
+        arguments = CondenserTrainingArguments(
+            str(tmp_path / str(compiled)), use_cpu=True, report_to="none", **settings, **compiling
+        )
+        model = CondenserForPreTraining.from_encoder(str(bert_folder))
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        counters.clear()
+        trainer = CondenserTrainer(model, arguments, train_dataset=texts[:50])
+        trainer.train()
+        losses.append([e["loss"] for e in trainer.state.log_history if "loss" in e])
+    torch.compiler.reset()
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4) and len(losses[0]) == 4
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
