@@ -7,7 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Features, Value, concatenate_datasets, config, load_from_disk
+from datasets import (
+    Dataset,
+    Features,
+    IterableDataset,
+    Value,
+    concatenate_datasets,
+    config,
+    load_dataset,
+    load_from_disk,
+)
 from datasets.config import DATASET_STATE_JSON_FILENAME, DATASETDICT_JSON_FILENAME
 from datasets.fingerprint import Hasher
 
@@ -29,6 +38,7 @@ from modeling_condenser.collection.rows import (
 )
 from modeling_condenser.files.settings import check_least, parse_settings
 
+_STREAMED = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 _ENDINGS = (*TABLE_ENDINGS, *DOCUMENT_ENDINGS)
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
@@ -52,6 +62,8 @@ class Source:
         text_column: column that holds the text; others are not read.
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
             row, such as BookCorpus.
+        streaming: read it while training (`pretrain` only), not before; Hub data sets, and .txt (a
+            document a line), .jsonl, .csv and .parquet files of equal columns.
     """
 
     path: str
@@ -60,6 +72,7 @@ class Source:
     revision: str | None = None
     text_column: str = "text"
     join_rows: int = 1
+    streaming: bool = False
 
     def __post_init__(self) -> None:
         check_least(self, join_rows=1)
@@ -92,6 +105,34 @@ def load_documents(corpus: Any) -> Dataset:
             rows = rows.map(_join_rows, batched=True, batch_size=n_joined, cache_file_name=file)
         parts.append(rows)
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts)
+
+
+def open_stream(source: Source) -> IterableDataset:
+    """Open a source as a stream with the column `text`.
+
+    Raises:
+        ValueError: its files are not of one kind that can be streamed, or its rows are joined.
+    """
+    if source.join_rows > 1:
+        raise ValueError("join_rows needs stored text: leave out streaming.")
+    path = Path(source.path)
+    if not match_paths(path) and _HUB_NAME.fullmatch(source.path):
+        rows = load_dataset(
+            source.path, source.name, split=source.split, revision=source.revision, streaming=True
+        )
+    else:
+        files = _find_files(path, source)
+        endings = {plain_ending(file) for file in files}
+        if len(endings) > 1 or not endings <= _STREAMED.keys():
+            raise ValueError(
+                f"{source.path} has {', '.join(sorted(endings))} files, but one kind of "
+                f"{', '.join(_STREAMED)} can be streamed: leave out streaming."
+            )
+        kind = _STREAMED[endings.pop()]
+        rows = load_dataset(kind, data_files=[*map(str, files)], split="train", streaming=True)
+    if source.text_column != "text":
+        rows = rows.rename_column(source.text_column, "text")
+    return rows
 
 
 def _join_rows(rows: Mapping[str, list[str | None]]) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from datasets.fingerprint import Hasher
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 
@@ -25,7 +25,7 @@ from .arguments import (
     PretrainingRecipe,
 )
 from .contrastive_trainer import ContrastiveTrainer
-from .corpus import load_documents
+from .corpus import load_documents, open_stream, read_sources
 from .examples import prepare_rows
 from .prepared import default_folder, one_process
 from .rows import as_rows
@@ -53,7 +53,7 @@ def pretrain(
         blocks (`prepare_blocks`).
     """
     if settings.pop("prepare_only", False):
-        return prepare_blocks(**settings)
+        return prepare_blocks(**settings, prepare_only=True)
     if settings.get("readiness") is not None and not callbacks:
         raise ValueError("readiness needs callbacks: pass readiness_callbacks(settings), too.")
     if isinstance(file := settings.get("encoder_config"), str | Path):
@@ -83,8 +83,13 @@ def pretrain(
     return run_training(settings, make_trainer, PretrainingRecipe, CondenserTrainingArguments)
 
 
-def _read_corpus(recipe: PretrainingRecipe) -> Dataset:
-    """The corpus as rows, which the first process that comes stores."""
+def _read_corpus(recipe: PretrainingRecipe) -> Dataset | IterableDataset:
+    """The corpus as rows, which the first process that comes stores, or as a stream."""
+    sources = read_sources(recipe.corpus)
+    if any(source.streaming for source in sources):
+        if len(sources) > 1 or recipe.prepare_only:
+            raise ValueError("A corpus with streaming is one source, and cannot be prepared.")
+        return open_stream(sources[0])
     with one_process(default_folder() / Hasher.hash(recipe.corpus), "reads the corpus"):
         return load_documents(recipe.corpus)
 
