@@ -313,6 +313,8 @@ def main(words: list[str] | None = None) -> int:
         sys.stderr = _Lines(sys.stderr)
     # Blocks are built in several processes, each of which tokenizes with one thread.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if words is None and os.environ.get("RANK", "0") != "0":  # the first process speaks for all
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - for the rest of the process
     if verb in _WITHOUT_MODEL or {"-h", "--help"} & set(rest):
         os.environ["CONDENSER_LAZY"] = "1"  # no torch, which takes seconds
     try:
