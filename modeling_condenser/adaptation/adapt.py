@@ -100,8 +100,13 @@ class Adaptation:
 
     @property
     def system(self) -> str:
-        """What to search with: the written model as it is used."""
-        return f"hybrid:{self.model}" if self.use == "hybrid" else str(self.model)
+        """What searches better by the judged queries: the written model with BM25, or alone."""
+        found = {use: self.verdicts[use].comparison for use in ("hybrid", "alone")}
+        means = {
+            use: each.mean_system if self.is_adapted else each.mean_baseline
+            for use, each in found.items()
+        }
+        return f"hybrid:{self.model}" if means["hybrid"] >= means["alone"] else str(self.model)
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {verdict}" for name, verdict in self.verdicts.items())
@@ -309,7 +314,12 @@ def choose_ridge(gains: Sequence[float], gains_of_others: Sequence[float]) -> in
 
 
 def is_better(verdicts: Mapping[str, Verdict], use: Use) -> bool:
-    """Whether cross-validation or dev queries say better, and neither shows a loss."""
+    """Whether cross-validation or dev queries say better, and none shows a loss.
+
+    A loss of others, whose passages no label names, counts if it is significant.
+    """
+    if "others" in verdicts and verdicts["others"].outcome == "worse":
+        return False
     judges = [verdicts[name] for name in (use, f"dev {use}") if name in verdicts]
     is_loss = any(verdict.comparison.difference < 0 for verdict in judges)
     return not is_loss and any(verdict.outcome == "better" for verdict in judges)

@@ -53,9 +53,9 @@ class Judge:
     bm25_run: Run
     passages: Embeddings
 
-    def measure(self, change: np.ndarray | None, places: Sequence[int] | None = None) -> Figures:
+    def measure(self, change: np.ndarray | None, places: np.ndarray | None = None) -> Figures:
         """The figures of the queries at `places`, moved by A (D, D) unless it is None."""
-        chosen = list(range(len(self.names)) if places is None else places)
+        chosen = list(range(len(self.names))) if places is None else places.tolist()
         names, vectors = [self.names[place] for place in chosen], self.vectors[chosen]
         if change is not None:
             vectors = move(vectors, change)
@@ -135,7 +135,7 @@ def find_named(folds: np.ndarray, positives: np.ndarray) -> np.ndarray:
 
 def cross_validate(
     judge: Judge, queries: JudgedQueries, folds: np.ndarray, ridges: Sequence[float], *, use: Use
-) -> list[Figures]:
+) -> Sequence[Figures]:
     """The figures of all queries for each ridge, each query by the map of the other folds."""
     figures: list[dict[Use, Values]] = [{"hybrid": {}, "alone": {}} for _ in ridges]
     for fold in bar(np.unique(folds), "folds", unit="fold"):

@@ -60,11 +60,10 @@ class Verdict:
 
 def read_verdict(facts: Mapping[str, Any]) -> Verdict:
     """Read what `Verdict.to_dict` wrote to a JSON file."""
-    comparison = Comparison(**facts["comparison"])
-    if comparison.interval is not None:
-        comparison = comparison._replace(interval=tuple(comparison.interval))
-    kept = {name: facts[name] for name in ("measure", "queries")}
-    return Verdict(comparison, **kept)
+    comparison = dict(facts["comparison"])
+    if comparison["interval"] is not None:
+        comparison["interval"] = tuple(comparison["interval"])  # a list in JSON
+    return Verdict(Comparison(**comparison), facts["measure"], facts["queries"])
 
 
 def compare_with_start(

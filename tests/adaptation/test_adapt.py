@@ -1,6 +1,7 @@
 """Adaptations of a small published model, from start to end."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from modeling_condenser.adaptation import adapt as stage
-from modeling_condenser.adaptation.adapt import adapt, choose_ridge, is_better
+from modeling_condenser.adaptation.adapt import Adaptation, adapt, choose_ridge, is_better
 from modeling_condenser.adaptation.query_map import move
 from modeling_condenser.collection.load import load_collection, load_dev, load_passages
 from modeling_condenser.encoding import embeddings as encoding
@@ -88,6 +89,15 @@ def test_a_finished_folder_is_only_read(adapted):
     assert adapt(**arguments) == done
     with pytest.raises(ValueError, match="seed: .* then, 1 now"):
         adapt(**{**arguments, "seed": 1})
+
+
+def test_the_next_search_is_the_better_one_of_the_written_model():
+    def compared(after, before):
+        return Verdict(compare({"q": after}, {"q": before}), measure="nDCG@10", queries="")
+
+    verdicts = {"hybrid": compared(0.5, 0.4), "alone": compared(0.6, 0.3)}
+    assert Adaptation(Path("m"), True, "hybrid", verdicts).system == "m"
+    assert Adaptation(Path("m"), False, "hybrid", verdicts).system == "hybrid:m"
 
 
 def test_the_verdict_by_dev_queries_is_that_of_the_written_model(published, judged, adapted):
@@ -177,3 +187,4 @@ def test_a_model_is_kept_if_one_judge_says_better_and_none_shows_a_loss():
     assert is_better({"hybrid": same, "dev hybrid": better}, "hybrid")
     assert not is_better({"hybrid": better, "dev hybrid": worse}, "hybrid")
     assert not is_better({"hybrid": same, "dev hybrid": same}, "hybrid")
+    assert not is_better({"hybrid": better, "others": worse}, "hybrid")
