@@ -16,6 +16,7 @@
 
 import hashlib
 import json
+import logging
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -42,6 +43,8 @@ from .words import LANGUAGES
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
+
+logger = logging.getLogger(__name__)
 
 BM25 = "bm25"
 HYBRID = "hybrid:"
@@ -267,7 +270,8 @@ def open_searcher(
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
     `folder` stores the index and, unless `embeddings` names another folder, the embeddings; later
-    calls open them. Unless a hybrid system has a fusion, `choose_fusion` selects it on `dev`.
+    calls open them, or make them again if the model has changed. Unless a hybrid system has a
+    fusion, `choose_fusion` selects it on `dev`.
     `replace_all` is that of `encode_collection`.
     """
     settings = settings or SearchSettings()
@@ -276,6 +280,8 @@ def open_searcher(
     if system.kind == "bm25":
         return Bm25(passages, folder=folder / BM25, **system.settings)
     place = embeddings or folder / EMBEDDINGS_FOLDER
+    if embeddings is None:
+        _remove_of_other_model(system.encoder, place)
     dense = _open_dense(system.encoder, passages, folder, place, settings, replace_all)
     if system.kind == "encoder":
         return dense
@@ -327,6 +333,15 @@ def _open_dense(
     index = build_approximate(vectors, settings.index, index_folder, parameters=parameters)
     n_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
     return DenseSearcher(retriever, vectors, index, n_bytes)
+
+
+def _remove_of_other_model(system: System, place: Path) -> None:
+    """Remove the stored vectors of a model that has changed, such as one that was trained again."""
+    stored = read_json(place / MANIFEST_FILE, {}).get("retriever")
+    whole = system.without("truncate_dim")
+    if stored and stored not in {each.open().passage_fingerprint for each in (system, whole)}:
+        logger.warning("%s is of another model, and is made again.", place)
+        shutil.rmtree(place)
 
 
 def _copy_stored(retriever: "Retriever", passages: Dataset, place: Path) -> None:

@@ -123,7 +123,7 @@ class HashRetriever:
     with `fails_on` fails.
     """
 
-    dimension, fingerprint = 16, "stub"
+    dimension, fingerprint, passage_fingerprint = 16, "stub", "stub"
     contract = EncodingContract(query_max_length=8, passage_max_length=8)
     folder, arguments = Path("stub"), {}
     model = SimpleNamespace(device=torch.device("cpu"))

@@ -1,12 +1,18 @@
 """Systems: what a word of a command or a mapping says."""
 
-import pytest
+import shutil
 
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from modeling_condenser.collection.load import load_collection
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import (
     StoredRun,
     System,
     as_folder,
+    open_searcher,
     parse_system,
     parse_systems,
 )
@@ -96,3 +102,18 @@ def test_systems_that_do_not_fit_a_search_are_refused():
         parse_systems(["bm25"], SearchSettings(index="SQ8"))
     with pytest.raises(ValueError, match="bm25 has no vectors: name an encoder"):
         parse_system("bm25").open()
+
+
+def test_a_model_that_was_trained_again_is_encoded_again(retriever, collection, tmp_path):
+    loaded = load_collection(collection)
+    model = shutil.copytree(retriever, tmp_path / "model")
+    system = parse_system(str(model))
+    before = open_searcher(system, loaded.passages, tmp_path / "work").search(loaded.queries, 5)
+    weights = load_file(model / "model.safetensors")
+    save_file({name: torch.sin(3 * w) for name, w in weights.items()}, model / "model.safetensors")
+    searchers = [
+        open_searcher(parse_system(str(model)), loaded.passages, tmp_path / place)
+        for place in ("work", "new")
+    ]
+    after, expected = (searcher.search(loaded.queries, 5) for searcher in searchers)
+    assert after == expected != before
