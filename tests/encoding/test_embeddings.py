@@ -164,7 +164,7 @@ def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
     encode_collection(retriever, PASSAGES, folder, shard_size=8)
     before = {file: file.read_bytes() for file in folder.iterdir()}
     another = HashRetriever()
-    another.fingerprint = "another"
+    another.passage_fingerprint = "another"
     with pytest.raises(ValueError, match="holds the vectors of another retriever"):
         encode_collection(another, PASSAGES, folder)
     changed = PASSAGES.map(lambda row: {"text": f"{row['text']} elsewhere"})
