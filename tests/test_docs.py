@@ -60,12 +60,11 @@ def workplace(tmp_path, monkeypatch, texts, corpus_file):
 
 
 def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
-    *_, code = code_blocks(ROOT / "README.md", "python")
+    code, _ = code_blocks(ROOT / "README.md", "python")
     shortened = code.replace("max_steps=1000", "max_steps=3")
     assert shortened != code
-    names: dict = {}
-    exec(compile(shortened, "README.md", "exec"), names)
-    assert type(names["encoder"]).__name__ == "BertModel"
+    exec(compile(shortened, "README.md", "exec"), {})
+    assert type(AutoModel.from_pretrained("my-python-encoder")).__name__ == "BertModel"
     assert (workplace / "my-python-encoder" / "modules.json").is_file()
     exported = export_encoder("runs/python", "exported")  # from the last checkpoint of the run
     (stage,) = read_provenance(exported)
