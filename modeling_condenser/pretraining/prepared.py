@@ -81,6 +81,8 @@ def prepare(
         return Prepared(blocks, lengths, n_unknown, counts)
     key = Hasher.hash((rows._fingerprint, file_states_of(rows), builder.fingerprint, for_pairs))
     place = Path(folder or default_folder(), key)
+    if (place / _RECORD).is_file():  # also where the folder cannot be written
+        return _open(place)
     with one_process(place, "cuts the text"):
         if not (place / _RECORD).is_file():
             with atomic_folder(place) as new:

@@ -197,7 +197,10 @@ class CondenserTrainer(ResumableTrainer):
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer's step; counts bags and second masks, as for training."""
-        self._weight = find_batch_size(inputs)
+        # A packed batch is one row of several blocks.
+        self._weight = (
+            len(inputs["block_index"]) if "block_index" in inputs else find_batch_size(inputs)
+        )
         self._n_evaluated += self._weight
         self._count_targets([inputs])
         return super().prediction_step(model, inputs, *args, **kwargs)
@@ -232,7 +235,7 @@ class CondenserTrainer(ResumableTrainer):
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The first blocks of a batch: with padding they have at most twice its tokens."""
         mask = inputs["attention_mask"]
-        n_blocks = 2 * int(mask.sum()) // mask.shape[1]
+        n_blocks = max(1, 2 * int(mask.sum()) // mask.shape[1])
         return {name: column[:n_blocks] for name, column in inputs.items()}
 
     def compute_loss(
