@@ -24,7 +24,7 @@ from .words import LANGUAGES, PlainWords, Words, recognize_language
 
 INDEX_FOLDER = "index"
 DEFAULT_PRESET = "default"
-WORDS_VERSION = 2  # of `words.py`: stored indexes and runs of another one are made again
+WORDS_VERSION = 3  # of `words.py`: stored indexes and runs of another one are made again
 
 PRESETS: Mapping[str, tuple[float, float]] = {
     # Lucene's. All others are of papers, with their words (`PlainWords`).

@@ -32,13 +32,32 @@ def test_a_language_that_is_not_recognised_is_none(text):
     assert recognize_language(make_passages({"a": ("", text)})) == "none"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Grad leži na rijeci, koji se ne mijenja. Od dvorca ima cestu za muzej, trgu je sajam.",
+        "Mesto leží na rieke a má dlhú históriu. To je dobrý príklad, ako sa mestá menia.",
+        "Місто розташоване на річці і має довгу історію. Це не єдиний приклад, що відомо.",
+        "Градът е на река и има дълга история. Това не е пример, по който се вижда.",
+    ],
+)
+def test_a_language_without_a_stemmer_is_not_taken_for_its_neighbour(text):
+    assert recognize_language(make_passages({"a": ("", text)})) == "none"
+
+
+def test_turkish_has_two_letters_i():
+    assert Words("tr").split("ISPARTA'da IŞIK, İzmir") == ["ısparta", "da", "ışık", "izmir"]
+    assert Words("none").split("ISPARTA, İzmir") == ["isparta", "izmir"]
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_language_has_a_stemmer(language):
     assert Words(language).terms("xyz") == ["xyz"]
 
 
 TEXTS = {
-    "english": ("The patients were treated with antibiotics.", "treating a patient"),
+    "english": ("The patients of the ward were treated with antibiotics.", "treating a patient"),
+    "polish": ("Na rynku jest zamek, a do miasta nie jedzie się koleją.", "koleją"),
     "german": ("Die Häuser in den Dörfern sind von der Straße zu sehen.", "Haus im Dorf"),
     "french": ("Les enfants et les animaux sont dans la maison de l'école.", "enfant, animal"),
     "spanish": ("Los niños y las niñas que viven en la ciudad son felices.", "niño que vive"),
@@ -61,8 +80,9 @@ def test_a_language_is_recognised_and_words_are_stemmed_in_it(language):
     [
         ("parseHTMLFile", "parsehtmlfile parse html file"),
         ("snake_case CD4", "snake_case snake case cd4 cd 4"),
-        ("C++ and C#, or v2.0.1.", "c++ c and c# c or v2 v 2 0.1 0 1"),
+        ("C++ and C#, or v2.0.1.", "c++ c and c# c or v 2.0.1 2 0 1"),
         ("Windows 7", "windows windows 7"),
+        ("python3.11 takes 12.5mg of CPUs", "python 3.11 3 11 takes 12.5 12 5 mg of cpus cpu"),
         ("I'm at l’eau, don't", "at eau don"),
         ("İstanbul co\u00adoperate", "istanbul istanbul cooperate"),
         ("東京都", "東京 京都"),
