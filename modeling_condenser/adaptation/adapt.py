@@ -46,7 +46,7 @@ from modeling_condenser.files.run_folder import (
 )
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.finetuning.hard_negatives import judged_positives
-from modeling_condenser.publishing.card import CARD_FILE, write_card
+from modeling_condenser.publishing.card import CARD_FILE, read_card, write_card
 from modeling_condenser.publishing.export import add_records
 from modeling_condenser.publishing.provenance import (
     ADAPTATION,
@@ -58,7 +58,7 @@ from modeling_condenser.publishing.provenance import (
 )
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
-from modeling_condenser.retrieval.runs import CANDIDATES, FEWEST_QUERIES
+from modeling_condenser.retrieval.runs import CANDIDATES, DEFAULT, FEWEST_QUERIES
 
 from .cross_validation import (
     Figures,
@@ -100,13 +100,17 @@ class Adaptation:
 
     @property
     def system(self) -> str:
-        """What searches better by the judged queries: the written model with BM25, or alone."""
-        found = {use: self.verdicts[use].comparison for use in ("hybrid", "alone")}
-        means = {
-            use: each.mean_system if self.is_adapted else each.mean_baseline
-            for use, each in found.items()
-        }
-        return f"hybrid:{self.model}" if means["hybrid"] >= means["alone"] else str(self.model)
+        """What searches better by the judged queries: the written model with BM25, or alone.
+
+        The fusion is that of the verdicts: dev queries that were learned from must not choose one.
+        """
+        hybrid, alone = (self.verdicts[use].comparison for use in ("hybrid", "alone"))
+        is_hybrid_better = hybrid.mean_baseline >= alone.mean_baseline
+        if self.is_adapted:
+            is_hybrid_better = hybrid.mean_system >= alone.mean_system
+        return (
+            f"hybrid:{self.model},fusion={DEFAULT.weight}" if is_hybrid_better else str(self.model)
+        )
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {verdict}" for name, verdict in self.verdicts.items())
@@ -173,7 +177,8 @@ def load_labels(recipe: AdaptationRecipe) -> Collection:
     qrels: Qrels = {name: {} for part in parts for name in judged_positives(part)}
     for part in parts:
         for name in qrels.keys() & part.qrels.keys():
-            qrels[name] |= part.qrels[name]
+            for passage, grade in part.qrels[name].items():  # splits may disagree
+                qrels[name][passage] = max(grade, qrels[name].get(passage, grade))
     if len(qrels) < FEWEST_QUERIES:
         raise ValueError(
             f"{recipe.corpus} has {len(qrels)} judged queries in {', '.join(recipe.splits)}"
@@ -277,8 +282,8 @@ class _Adapter:
         if change is None:
             shutil.copytree(start, folder, dirs_exist_ok=True)
             return
-        of_start = shutil.ignore_patterns(CARD_FILE, RESULTS_FILE, RUNS_FOLDER, ".*")
-        shutil.copytree(start, folder, dirs_exist_ok=True, ignore=of_start)
+        left_out = shutil.ignore_patterns(CARD_FILE, RESULTS_FILE, RUNS_FOLDER, ".*")
+        shutil.copytree(start, folder, dirs_exist_ok=True, ignore=left_out)
         write_query_route(folder, change)
         run = {
             **describe_machine(),
@@ -291,7 +296,11 @@ class _Adapter:
         recipe = publishable({"encoder": settings.pop("model"), **settings})
         stages = [*read_provenance(start), Stage(ADAPTATION, recipe, publishable(run))]
         add_records(folder, stages)
-        write_card(folder)
+        of_start, _ = read_card(start / CARD_FILE)
+        stated: dict[str, Any] = {
+            name: value for name, value in of_start.items() if name in ("license", "language")
+        }
+        write_card(folder, metadata=stated)
 
 
 def open_judge(

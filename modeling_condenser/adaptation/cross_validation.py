@@ -21,7 +21,13 @@ from modeling_condenser.evaluation.verdict import MEASURE
 from modeling_condenser.files.run_folder import bar, show_bars
 from modeling_condenser.finetuning.hard_negatives import judged_positives
 from modeling_condenser.retrieval.dense import search_embeddings
-from modeling_condenser.retrieval.runs import CANDIDATES, DEFAULT, Run
+from modeling_condenser.retrieval.runs import (
+    CANDIDATES,
+    DEFAULT,
+    Run,
+    drop_own_passages,
+    find_own,
+)
 
 from .query_map import JudgedQueries, choose_candidates, learn_map, move
 from .recipe import Use
@@ -71,22 +77,26 @@ class Judge:
 
     def queries(self, collection: Collection) -> JudgedQueries:
         """What a map is learned from, with the rows of the collection's passages."""
-        dense = search_embeddings(self.passages, self.vectors, self.names, depth=CANDIDATES)
+        found = search_embeddings(self.passages, self.vectors, self.names, depth=CANDIDATES)
+        dense, bm25 = (drop_own_passages(run, self.qrels) for run in (found, self.bm25_run))
         positives = judged_positives(collection)
-        ids = chain(*positives.values(), *dense.values(), *self.bm25_run.values())
+        ids = chain(*positives.values(), *dense.values(), *bm25.values())
         row_of = find_rows(collection.passages, ids)
+        own = find_rows(collection.passages, find_own(self.qrels), strict=False)
         shape = len(self.names), CANDIDATES
         rows, scores = np.zeros((2, *shape), dtype=np.int64), np.zeros(shape, dtype=np.float32)
         pairs = []
         for place, name in enumerate(self.names):
             pairs += [(place, row_of[passage]) for passage in positives[name]]
-            for kind, run in enumerate((dense, self.bm25_run)):
-                found = [row_of[passage] for passage in run.get(name, {})]
-                rows[kind, place, : len(found)] = found
-            values = np.array([*self.bm25_run.get(name, {}).values()])
+            for kind, run in enumerate((dense, bm25)):
+                best = [row_of[passage] for passage in run.get(name, {})]
+                rows[kind, place, : len(best)] = best
+            values = np.array([*bm25.get(name, {}).values()])
             if len(set(values)) > 1:
                 scores[place, : len(values)] = (values - values.min()) / values.std()
-        return JudgedQueries(self.vectors, np.array(pairs), rows[0], rows[1], scores)
+        themselves = [(place, own[name]) for place, name in enumerate(self.names) if name in own]
+        excluded = np.array(themselves, dtype=np.int64).reshape(-1, 2)
+        return JudgedQueries(self.vectors, np.array(pairs), excluded, rows[0], rows[1], scores)
 
 
 def group_questions(texts: Sequence[str]) -> np.ndarray:

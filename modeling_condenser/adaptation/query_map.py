@@ -38,12 +38,15 @@ class JudgedQueries:
     Attributes:
         vectors: (Q, D) float32, at length 1.
         positives: (P, 2) pairs of a query and the row of a passage that is relevant to it.
+        excluded: (E, 2) pairs of a query and the row of the passage that is the query itself, which
+            measures leave out, too.
         dense, bm25: (Q, k) rows of the best passages of the start and of BM25, best first.
         bm25_scores: (Q, k) float32, standardised, above the lowest; 0 for passages not found.
     """
 
     vectors: np.ndarray
     positives: np.ndarray
+    excluded: np.ndarray
     dense: np.ndarray
     bm25: np.ndarray
     bm25_scores: np.ndarray
@@ -52,10 +55,19 @@ class JudgedQueries:
         """Some of the queries, (k,)."""
         new_places = np.full(len(self.vectors), -1)
         new_places[places] = np.arange(len(places))
-        queries = new_places[self.positives[:, 0]]
-        positives = np.stack([queries, self.positives[:, 1]], axis=1)[queries >= 0]
-        others = (self.dense[places], self.bm25[places], self.bm25_scores[places])
-        return type(self)(self.vectors[places], positives, *others)
+
+        def select_pairs(pairs: np.ndarray) -> np.ndarray:
+            queries = new_places[pairs[:, 0]]
+            return np.stack([queries, pairs[:, 1]], axis=1)[queries >= 0]
+
+        return type(self)(
+            self.vectors[places],
+            select_pairs(self.positives),
+            select_pairs(self.excluded),
+            self.dense[places],
+            self.bm25[places],
+            self.bm25_scores[places],
+        )
 
     def batches(self) -> Iterator[Self]:
         for first in range(0, len(self.vectors), _QUERIES_AT_ONCE):
@@ -143,10 +155,14 @@ def ranking_losses(
         places, is_candidate = candidates.places(queries.bm25)
         points = torch.from_numpy(_BM25_WEIGHT * np.where(is_candidate, queries.bm25_scores, 0))
         scores = scores.scatter_add(1, torch.from_numpy(places), points)
+    columns, is_candidate = candidates.places(queries.excluded[:, 1])
+    is_excluded = torch.zeros_like(scores, dtype=torch.bool)
+    is_excluded[queries.excluded[is_candidate, 0], columns[is_candidate]] = True
+    scores = scores.masked_fill(is_excluded, -torch.inf)
     owners = torch.from_numpy(queries.positives[:, 0])
-    columns = torch.from_numpy(candidates.places(queries.positives[:, 1])[0])
+    relevant = torch.from_numpy(candidates.places(queries.positives[:, 1])[0])
     of_positives = torch.full_like(scores, -torch.inf)
-    of_positives[owners, columns] = scores[owners, columns]
+    of_positives[owners, relevant] = scores[owners, relevant]
     return scores.logsumexp(dim=1) - of_positives.logsumexp(dim=1)
 
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.files.settings import check_least
+from modeling_condenser.retrieval.runs import FEWEST_QUERIES
 
 Use = Literal["hybrid", "alone"]
 
@@ -23,7 +24,8 @@ class AdaptationRecipe:
             and kept if it is better in it.
         splits: of the collection, whose judged queries are learned from. A split dev that is not
             named judges beside the cross-validation.
-        train_size: number of judged queries to learn from, all by default; `seed` chooses them.
+        train_size: number of judged queries to learn from, at least 20, all by default; `seed`
+            chooses them.
         keep_adapted: write the adapted model whatever the verdict is.
         embeddings: folder of the model's embeddings of these passages, such as one that
             `condenser search` wrote; written if it is new. By default it is in `output_dir`.
@@ -44,4 +46,4 @@ class AdaptationRecipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_least(self, train_size=1)
+        check_least(self, train_size=FEWEST_QUERIES)

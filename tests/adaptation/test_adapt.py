@@ -11,6 +11,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from modeling_condenser.adaptation import adapt as stage
 from modeling_condenser.adaptation.adapt import Adaptation, adapt, choose_ridge, is_better
 from modeling_condenser.adaptation.query_map import move
+from modeling_condenser.adaptation.recipe import AdaptationRecipe
 from modeling_condenser.collection.load import load_collection, load_dev, load_passages
 from modeling_condenser.encoding import embeddings as encoding
 from modeling_condenser.encoding.embeddings import encode_collection
@@ -31,7 +32,9 @@ def published(bert_folder, tmp_path_factory):
     prompts = {"query": "query: ", "document": "passage: "}
     folder = tmp_path_factory.mktemp("published") / "model"
     arguments = {"similarity_fn_name": "cosine", "prompts": prompts}
-    return save_modules(folder, bert_folder, lambda _: modules, **arguments)
+    save_modules(folder, bert_folder, lambda _: modules, **arguments)
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\nlanguage: fr\n---\n# Published\n")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +85,7 @@ def test_the_written_model_maps_queries_and_leaves_passages_as_they_are(publishe
     card = (done.model / "README.md").read_text()
     assert "adapted by a linear map of query vectors. Verdict against its start: " in card
     assert "AutoModel.from_pretrained" not in card
+    assert "license: apache-2.0" in card and "language: fr" in card and "# Published" not in card
 
 
 def test_a_finished_folder_is_only_read(adapted):
@@ -97,7 +101,7 @@ def test_the_next_search_is_the_better_one_of_the_written_model():
 
     verdicts = {"hybrid": compared(0.5, 0.4), "alone": compared(0.6, 0.3)}
     assert Adaptation(Path("m"), True, "hybrid", verdicts).system == "m"
-    assert Adaptation(Path("m"), False, "hybrid", verdicts).system == "hybrid:m"
+    assert Adaptation(Path("m"), False, "hybrid", verdicts).system == "hybrid:m,fusion=0.5"
 
 
 def test_the_verdict_by_dev_queries_is_that_of_the_written_model(published, judged, adapted):
@@ -162,6 +166,15 @@ def test_several_splits_and_a_part_of_the_judged_queries(published, judged, tmp_
         done = adapt(**settings(published, judged, tmp_path / str(size), **changes))
         assert f"on {n} judged queries" in str(done.verdicts["hybrid"])
         assert "dev hybrid" not in done.verdicts
+
+
+def test_of_splits_that_disagree_the_higher_grade_counts(published, judged):
+    rows = "".join(f"q{i}\tp{i}\t0\n" for i in range(25))
+    (judged / "qrels/other.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}q26\tp26\t1\n")
+    recipe = AdaptationRecipe(str(published), str(judged), "out", splits=["train", "other"])
+    qrels = stage.load_labels(recipe).qrels
+    (judged / "qrels/other.tsv").unlink()
+    assert len(qrels) == 26 and all(max(grades.values()) == 1 for grades in qrels.values())
 
 
 def test_models_that_cannot_be_adapted_are_refused(bert_folder, judged, adapted, tmp_path):

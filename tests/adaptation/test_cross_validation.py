@@ -3,6 +3,7 @@
 from statistics import fmean
 
 import numpy as np
+import pytest
 
 from modeling_condenser.adaptation.cross_validation import (
     Judge,
@@ -12,7 +13,9 @@ from modeling_condenser.adaptation.cross_validation import (
     group_questions,
     make_folds,
 )
+from modeling_condenser.collection.load import load_collection
 from tests.adaptation.making import judged, store, unit
+from tests.publishing.making import write_collection
 
 
 def test_near_copies_and_questions_of_a_passage_are_grouped():
@@ -57,3 +60,21 @@ def test_a_question_is_ranked_by_a_map_of_other_folds(tmp_path):
     assert after > before + 0.5
     # What only the judged questions themselves could teach is not in the figures.
     assert measure(unit(random.normal(size=(60, 8))))[1] < 0.2
+
+
+def test_a_passage_that_is_the_query_is_not_learned_from(tmp_path):
+    passages = [{"_id": f"p{i}", "title": "", "text": f"text {i}"} for i in range(6)]
+    asked = [{"_id": name, "text": "text"} for name in ("p0", "p1", "q")]
+    pairs = [("p0", "p3", 1), ("p1", "p1", 1), ("q", "p4", 1)]  # p1 is another text than its query
+    folder = write_collection(tmp_path / "c", passages, asked, train=pairs)
+    collection = load_collection(folder, split="train")
+    vectors = unit(np.random.default_rng(0).normal(size=(9, 4)))
+    bm25 = {"p0": {"p0": 9.0, "p3": 2.0, "p5": 1.0}, "p1": {"p1": 3.0}}
+    names = ["p0", "p1", "q"]
+    judge = Judge(names, vectors[6:], collection.qrels, bm25, store(vectors[:6], tmp_path))
+    queries = judge.queries(collection)
+    assert queries.excluded.tolist() == [[0, 0]]
+    assert queries.positives.tolist() == [[0, 3], [1, 1], [2, 4]]
+    assert queries.bm25[0, :2].tolist() == [3, 5] and queries.bm25_scores[0, 0] == pytest.approx(2)
+    assert 0 not in queries.dense[0, :5] and queries.dense[1, :6].tolist().count(0) == 1
+    assert queries.select(np.array([0])).excluded.tolist() == [[0, 0]]

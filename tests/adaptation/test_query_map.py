@@ -21,6 +21,7 @@ def naive_loss(change, queries, passages, bm25):
         moved = q + change @ q
         scores = [20 * (p @ moved) / np.linalg.norm(moved) for p in passages] + 2 * bm25[i]
         weights = np.exp(scores)
+        weights[[row for query, row in queries.excluded if query == i]] = 0
         relevant = [row for query, row in queries.positives if query == i]
         losses.append(-np.log(weights[relevant].sum() / weights.sum()))
     return losses
@@ -31,7 +32,7 @@ def test_the_loss_is_that_of_the_equation(with_bm25):
     random = np.random.default_rng(0)
     passages, change = unit(random.normal(size=(9, 4))), 0.3 * random.normal(size=(4, 4))
     pairs = [(0, 2), (0, 5), (1, 8), (2, 0)]
-    queries = judged(unit(random.normal(size=(3, 4))), pairs)
+    queries = judged(unit(random.normal(size=(3, 4))), pairs, excluded=[(1, 5), (2, 7)])
     bm25 = np.zeros((3, 9))
     for place, (row, score) in enumerate([(5, 2.0), (1, 1.5)]):
         queries.bm25[1, place], queries.bm25_scores[1, place] = row, score
