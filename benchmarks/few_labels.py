@@ -1,12 +1,12 @@
 """What a map of query vectors learns from few labels: the table of docs/adaptation.md.
 
-python -m benchmarks.few_labels MODEL OUT COLLECTION...
+    python -m benchmarks.few_labels MODEL OUT COLLECTION...
 
-A collection has the splits train and test. Of one with more than `--passages`, the passages that are
-judged for the drawn queries stay, and random others (seed 0). OUT keeps the embeddings. The map is that of `adapt`,
-with the penalty that cross-validation by question chooses; `kept` is the start where it is not
-better. `in-batch` is the objective of LlamaIndex's adapter, with our optimiser: a query against the
-passages of the other labels, without BM25.
+A collection has the splits train and test. Of one with more than `--passages`, the passages that
+are judged for the drawn queries stay, and random others (seed 0). OUT keeps the embeddings. The map
+is that of `adapt`, with the penalty that cross-validation by question chooses; `kept` is the start
+where it is not better. `in-batch` is the objective of LlamaIndex's adapter, with our optimiser: a
+query against the passages of the other labels, without BM25.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--labels", type=int, nargs="+", default=[32, 128, 512])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--test_queries", type=int, default=1000)
-    parser.add_argument("--passages", type=int, default=6000)
+    parser.add_argument("--passages", type=int, default=7500)
     parser.add_argument("--dtype", default="float32")
     options = parser.parse_args()
     retriever = Retriever(options.model, dtype=options.dtype)
