@@ -209,13 +209,18 @@ def make_stream(
     """Make the batches of the objective from a stream (`as_rows`).
 
     Raises:
-        ValueError: max_steps is not set, batches have a token budget, or the processes do not
-            divide the stream's lanes.
+        ValueError: max_steps is not set, an argument does not fit a stream, or the processes do not
+            divide its lanes.
     """
     if arguments.max_steps <= 0:
         raise ValueError(
             "train_dataset is a stream, whose length is not known: set max_steps to the steps of "
             "the training."
+        )
+    if arguments.ignore_data_skip:
+        raise ValueError(
+            "ignore_data_skip is true, but a stream is continued at its place without reading what "
+            "came before: leave it out."
         )
     if arguments.tokens_per_batch is not None:
         raise ValueError(

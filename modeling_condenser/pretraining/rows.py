@@ -55,7 +55,7 @@ def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset | None:
         data = [data[i] for i in range(n_rows)]
     if isinstance(data, list | tuple) and all(isinstance(row, str | Mapping) for row in data):
         parts = [
-            Dataset.from_list([_as_row(row) for row in data[i : i + _TOGETHER]])
+            Dataset.from_list([_read_columns(_as_row(row)) for row in data[i : i + _TOGETHER]])
             for i in range(0, len(data), _TOGETHER)
         ]
         data = concatenate_datasets(parts) if parts else Dataset.from_list([])
@@ -84,6 +84,11 @@ def as_stored_rows(data: Any, *, name: str) -> Dataset | None:
 def fingerprint_stream(rows: IterableDataset) -> str:
     """Identify a stream by its first rows and the number of its shards."""
     return Hasher.hash((rows.num_shards, list(islice(rows, 3))))
+
+
+def _read_columns(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is read of a row; types of other columns may differ between rows."""
+    return {name: row[name] for name in ("text", *_TOKENS) if name in row} or row
 
 
 def _as_row(row: Any) -> Any:

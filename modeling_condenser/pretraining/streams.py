@@ -30,6 +30,7 @@ from .data import BlockBuilder, MakePair, keyed_examples
 logger = logging.getLogger(__name__)
 
 PLACES = "stream_places"  # of a batch: lane -> `Place` of a window that begins in this batch
+_MANY_SHARDS = 4  # for each lane
 _READ = 16  # documents that are read and cut together
 _FILE = "stream-{}.json"  # in a checkpoint, of each process
 
@@ -177,7 +178,8 @@ class Lane:
         unit = "text" if self.n_parts == 1 else "text that can be cut in two to make a pair"
         return (
             f"Lane {self.number + 1} of {self.n_lanes} has {n_read} documents, and none has "
-            f"{unit}: give more documents, or lower stream_lanes."
+            f"{unit}: give more documents, lower stream_lanes, or remove empty files (where their "
+            "number is a multiple of the lanes, a lane reads whole files)."
         )
 
 
@@ -236,6 +238,7 @@ class BlockStream(torch.utils.data.IterableDataset):
         self.seed, self.make_pair = seed, make_pair
         self.n_steps = 0  # that a resumed training has done
         self.places: dict[int, Place] = {}
+        self._is_uneven = False  # and a warning said so
 
     def __iter__(self) -> Iterator[list[dict[str, Any]] | None]:
         worker = torch.utils.data.get_worker_info()
@@ -257,9 +260,22 @@ class BlockStream(torch.utils.data.IterableDataset):
                     block = self._examples(lane, n, columns)
                     if places.get(lane) != place:
                         places[lane] = place
+                        self._warn_of_uneven(places)
                         block[0] |= {PLACES: (lane, place)}
                     examples += block
             yield examples
+
+    def _warn_of_uneven(self, places: Mapping[int, Place]) -> None:
+        """Warn once if some documents are read far more often than others."""
+        epochs = {lane: place.epoch for lane, place in places.items()}
+        most = max(epochs, key=epochs.__getitem__)
+        if not self._is_uneven and epochs[most] > min(epochs.values()) + 1:
+            self._is_uneven = True
+            logger.warning(
+                "Lane %d of %d has read all of its documents %d times, and another lane %d times: "
+                "make the files of the stream equally large.",
+                *(most + 1, self.n_lanes, epochs[most], min(epochs.values())),
+            )
 
     def _lanes_of(self, step: int, part: int) -> range:
         """The lanes of this process's batch in a step. Each lane is read by one worker only."""
@@ -271,7 +287,9 @@ class BlockStream(torch.utils.data.IterableDataset):
 
     def _open(self, number: int) -> Iterator[tuple[int, tuple[np.ndarray, ...], Place]]:
         documents = self.documents
-        if documents.num_shards >= self.n_lanes:
+        n_shards = documents.num_shards
+        # Unless shards divide evenly, or nearly, lanes with few of them would be read more often.
+        if n_shards % self.n_lanes == 0 or n_shards >= _MANY_SHARDS * self.n_lanes:
             documents = documents.shard(self.n_lanes, number, contiguous=False)
         else:
             # Splitting alone would share the state of the parts that the stream is made of.
@@ -298,29 +316,36 @@ class BlockStream(torch.utils.data.IterableDataset):
             *([column] for column in columns), keys=keys, make_pair=self.make_pair
         )
 
+    @property
+    def _shape(self) -> dict[str, int]:
+        """What the order of the blocks depends on, beside the documents and the seed."""
+        names = {"lanes": self.n_lanes, "blocks of a lane in a step": self.blocks_a_lane}
+        return {**names, "blocks that are shuffled together": self.window}
+
     def save(self, folder: Path) -> None:
         """Write the places of this process's lanes to a checkpoint."""
-        state = {"n_lanes": self.n_lanes, "places": self.places}
+        state = {**self._shape, "places": self.places}
         (folder / _FILE.format(self.rank)).write_text(json.dumps(state))
 
     def load(self, folder: Path | None, n_steps: int) -> None:
         """Begin, or continue after the steps of a checkpoint of any number of processes.
 
         Raises:
-            ValueError: the checkpoint holds no places, or those of another number of lanes.
+            ValueError: the checkpoint holds no places, or those of a stream that is read otherwise.
         """
         self.n_steps, self.places = n_steps, {}
         if folder is None:
             return
         for file in folder.glob(_FILE.format("*")):
             state = json.loads(file.read_text())
-            if state["n_lanes"] != self.n_lanes:
+            places = state.pop("places")
+            if state != self._shape:
                 raise ValueError(
-                    f"{folder} was written with {state['n_lanes']} lanes of the stream, but now "
-                    f"there are {self.n_lanes}: set the batch over all processes, stream_lanes "
-                    "and dataloader_num_workers as for that run."
+                    f"{folder} is of a stream with {_describe(state)}, but now it has "
+                    f"{_describe(self._shape)}: set the batch over all processes, stream_lanes, "
+                    "stream_buffer and dataloader_num_workers as for that run."
                 )
-            for lane, place in state["places"].items():
+            for lane, place in places.items():
                 self.places[int(lane)] = Place(*place)
         if n_steps and not self.places:
             raise ValueError(f"{folder} holds no places in the stream: start again.")
@@ -337,6 +362,10 @@ class StreamCollator:
             return {}
         places = dict(example[PLACES] for example in examples if PLACES in example)
         return {**self.collator(examples), PLACES: places}
+
+
+def _describe(shape: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in shape.items())
 
 
 def _has_exact_state(part: Any) -> bool:

@@ -39,11 +39,11 @@ def make(tokenizer, files):
             documents = load_dataset("json", data_files=files, streaming=True, split="train")
         n_processes, n_accumulated = split
         builder = BlockBuilder(tokenizer, max_length=32, kind=kind)
-        options = {"seed": 5, "most_lanes": 8, "buffer": 64, **changes}
+        size = BATCH // (n_processes * n_accumulated)
+        options = {"seed": 5, "most_lanes": 8, "buffer": 64, "batch_size": size, **changes}
         return BlockStream(
             documents,
             builder,
-            batch_size=BATCH // (n_processes * n_accumulated),
             n_accumulated=n_accumulated,
             n_processes=n_processes,
             **options,
@@ -184,10 +184,38 @@ def test_other_lanes_and_processes_that_do_not_divide_them_are_refused(make, tmp
     stream = make()
     next(iter(stream))
     stream.save(tmp_path)
-    with pytest.raises(
-        ValueError, match="written with 8 lanes of the stream, but now there are 16"
+    for changes, message in (
+        ({"n_workers": 2}, "stream with 8 lanes, .*now it has 16 lanes"),
+        ({"buffer": 128}, "8 blocks that are shuffled together, .* 16 blocks that are shuffled"),
+        ({"split": (1, 2), "batch_size": BATCH}, "1 blocks of a lane in a step, .* 2 blocks of"),
     ):
-        make(n_workers=2).load(tmp_path, 1)
+        with pytest.raises(ValueError, match=message):
+            make(**changes).load(tmp_path, 1)
+
+
+@pytest.mark.parametrize("n_files", [8, 11])
+def test_documents_of_many_files_are_read_equally_often(make, tmp_path, n_files):
+    (tmp_path / "n").mkdir()
+    for i in range(n_files):
+        lines = [json.dumps({"text": f"river {i} museum {n}"}) for n in range(20)]
+        (tmp_path / f"n/{i}.jsonl").write_text("\n".join(lines))
+    files = str(tmp_path / "n/*.jsonl")
+    stream = make(load_dataset("json", data_files=files, streaming=True, split="train"))
+    batches = islice(stream, 2 * 20 * n_files // BATCH)
+    n_read = Counter(ids for batch in batches for ids, _ in content(batch))
+    assert set(n_read.values()) <= {1, 2, 3} and len(n_read) == 20 * n_files
+    assert not stream._is_uneven
+
+
+def test_files_of_unequal_sizes_are_reported(make, tmp_path, texts, caplog):
+    for i in range(8):
+        lines = [json.dumps({"text": text}) for text in texts[: 60 if i == 3 else 2]]
+        (tmp_path / f"{i}.jsonl").write_text("\n".join(lines))
+    files = str(tmp_path / "[0-9].jsonl")
+    stream = make(load_dataset("json", data_files=files, streaming=True, split="train"), buffer=8)
+    for _ in islice(stream, 40):
+        pass
+    assert caplog.text.count("make the files of the stream equally large") == 1
 
 
 @pytest.mark.parametrize(

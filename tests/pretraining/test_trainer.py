@@ -31,7 +31,12 @@ from modeling_condenser import (
 )
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.packing import is_packing, unpack
-from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
+from modeling_condenser.pretraining.data import (
+    BlockBuilder,
+    KeyedBlocks,
+    build_blocks,
+    fingerprint_blocks,
+)
 from modeling_condenser.pretraining.examples import find_tokenizer, prepare_model
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
@@ -459,6 +464,8 @@ def test_documents_that_were_tokenized_before_are_cut_into_blocks_of_all_of_them
     [
         ({}, {"max_steps": -1}, "is a stream, .* set max_steps"),
         ({}, {"tokens_per_batch": 500}, "tokens_per_batch needs data of a known length"),
+        ({}, {"ignore_data_skip": True}, "ignore_data_skip is true"),
+        ({}, {"auto_find_batch_size": True}, "auto_find_batch_size cannot change batches"),
         ({"rename_column": ("text", "body")}, {}, "its columns are body.*rename_column"),
         ({"take": (0,)}, {}, "train_dataset is empty"),
     ],
@@ -480,6 +487,24 @@ def test_a_stream_is_evaluated_to_its_end(make_trainer, texts):
     trainer = make_trainer()
     expected = trainer.evaluate(rows)["eval_loss"]
     assert trainer.evaluate(rows.to_iterable_dataset())["eval_loss"] == expected
+
+
+def test_parts_of_the_evaluation_loss_are_means_over_blocks_packed_or_padded(make_trainer, texts):
+    rows = Dataset.from_dict({"text": texts[:20]})
+    logged = []
+    for packed in (True, False):
+        trainer = make_trainer(packed=packed, per_device_eval_batch_size=7, name=str(packed))
+        logged.append(trainer.evaluate(rows))
+    for name in ("eval_loss", "eval_head_loss", "eval_late_loss"):
+        assert logged[0][name] == pytest.approx(logged[1][name], abs=2e-3), name
+
+
+def test_rows_of_a_list_may_differ_in_columns_that_are_not_read(make_trainer, texts):
+    rows = [{"text": text, "score": i if i < 1000 else 0.5} for i, text in enumerate(texts * 12)]
+    assert len(rows) > 1000
+    of_texts = make_trainer([row["text"] for row in rows], name="b").train_dataset
+    of_rows = make_trainer(rows).train_dataset
+    assert fingerprint_blocks(of_rows.blocks) == fingerprint_blocks(of_texts.blocks)
 
 
 def test_accumulated_budget_batches_take_the_step_of_their_union(make_trainer):
