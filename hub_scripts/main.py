@@ -117,8 +117,8 @@ def encode(read: Reader) -> None:
     condenser encode my-encoder my-collection runs/embeddings
     condenser encode owner/encoder,pooling=mean my-collection runs/embeddings --devices cuda:0
     """
-    from modeling_condenser.encoding.embeddings import EncodingRecipe
-    from modeling_condenser.encoding.embeddings import encode as stage
+    from modeling_condenser.encoding.encode import EncodingRecipe
+    from modeling_condenser.encoding.encode import encode as stage
 
     settings = read(EncodingRecipe, positional=("model", "collection", "out"))
     made = stage(**settings)

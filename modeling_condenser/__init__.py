@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .analysis.callback import ReadinessCallback
     from .collection.collect import collect
     from .configuration_condenser import CondenserConfig
-    from .encoding.embeddings import encode
+    from .encoding.encode import encode
     from .encoding.retriever import Retriever
     from .evaluation.evaluate import evaluate
     from .finetuning.finetune import finetune
@@ -39,7 +39,7 @@ _NAMES = {
     ".analysis.callback": "ReadinessCallback",
     ".collection.collect": "collect",
     ".configuration_condenser": "CondenserConfig",
-    ".encoding.embeddings": "encode",
+    ".encoding.encode": "encode",
     ".encoding.retriever": "Retriever",
     ".evaluation.evaluate": "evaluate",
     ".finetuning.finetune": "finetune",

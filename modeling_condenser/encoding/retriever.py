@@ -44,6 +44,7 @@ from modeling_condenser.files.models import Dtype, fingerprint_model, open_model
 from modeling_condenser.files.run_folder import bar
 
 from .embeddings import check_vectors, find_best
+from .unknown_tokens import warn_of_unknown
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
@@ -489,21 +490,3 @@ def _rename_cls(_: nn.Module, args: tuple, features: dict[str, Any]) -> None:
     """Pass the rows of a packed batch, (B, H), to the pooling as CLS embeddings."""
     if "cu_seq_lens_q" in features:
         features["cls_token_embeddings"] = features["token_embeddings"][0]
-
-
-def warn_of_unknown(
-    tokenizer: PreTrainedTokenizerBase, *, n_unknown: int, n_tokens: int, n_texts: int
-) -> bool:
-    """Log a warning, and return True, if more than a fifth of the tokens is the unknown one."""
-    ends = (tokenizer.sep_token_id, tokenizer.eos_token_id)  # that some vocabularies use as unknown
-    if tokenizer.unk_token_id in ends or n_unknown <= n_tokens / 5:
-        return False
-    logger.warning(
-        "%.0f %% of the tokens (texts: %d) are %s, the tokenizer's token for what it does not know,"
-        " which the model cannot read: choose an encoder for the language and script of these"
-        " texts.",
-        100 * n_unknown / n_tokens,
-        n_texts,
-        tokenizer.unk_token,
-    )
-    return True

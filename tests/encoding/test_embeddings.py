@@ -18,10 +18,9 @@ from modeling_condenser.encoding import embeddings as module
 from modeling_condenser.encoding import pipeline_step
 from modeling_condenser.encoding.embeddings import (
     Embeddings,
-    encode,
     encode_collection,
-    write_table,
 )
+from modeling_condenser.encoding.encode import encode, write_table
 from modeling_condenser.encoding.pipeline_step import EncodeShards
 from modeling_condenser.encoding.retriever import Retriever
 from tests.encoding.making import HashRetriever, all_bytes, hash_vectors, make_passages
@@ -53,7 +52,7 @@ def test_vectors_and_ids_come_back(n, shard_size, tmp_path):
 # Vectors of 24 bytes.
 @pytest.mark.parametrize(("bytes_a_table", "n_files"), [(10**9, 1), (24 * 16 + 1, 4)])
 def test_a_parquet_table_holds_ids_vectors_and_texts(bytes_a_table, n_files, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_BYTES_A_TABLE", bytes_a_table)
+    monkeypatch.setattr("modeling_condenser.encoding.encode._BYTES_A_TABLE", bytes_a_table)
     passages, vectors = make_passages(50), draw_vectors(50, 6)
     embeddings = write_embeddings(tmp_path / "e", vectors, passages["_id"][:], shard_size=9)
     files = write_table(embeddings, tmp_path / "table", passages=passages)
