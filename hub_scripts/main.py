@@ -80,7 +80,9 @@ def export(read: Reader) -> None:
     out = stage(**read(ExportRecipe, positional=("checkpoint", "out")))
     print(f"encoder: {out}")
     if (out / INT8_FILE).is_file():
-        _print_next("search", f"{out},dtype=int8", "COLLECTION", "QUESTION")
+        from modeling_condenser.retrieval.systems import System
+
+        _print_next("search", System(str(out), {"dtype": "int8"}).text, "COLLECTION", "QUESTION")
     else:
         where = ("--collection", "COLLECTION", "--output_dir", f"{out}-finetuned")
         _print_next("finetune", "finetune/own-text", "--encoder", out, *where)

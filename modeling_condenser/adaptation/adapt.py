@@ -59,6 +59,7 @@ from modeling_condenser.publishing.provenance import (
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.runs import CANDIDATES, DEFAULT, FEWEST_QUERIES
+from modeling_condenser.retrieval.systems import HYBRID, System
 
 from .cross_validation import (
     Figures,
@@ -108,9 +109,10 @@ class Adaptation:
         is_hybrid_better = hybrid.mean_baseline >= alone.mean_baseline
         if self.is_adapted:
             is_hybrid_better = hybrid.mean_system >= alone.mean_system
-        return (
-            f"hybrid:{self.model},fusion={DEFAULT.weight}" if is_hybrid_better else str(self.model)
-        )
+        system = System(str(self.model))
+        if is_hybrid_better:
+            system = System(f"{HYBRID}{self.model}", {"fusion": str(DEFAULT.weight)})
+        return system.text
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {verdict}" for name, verdict in self.verdicts.items())

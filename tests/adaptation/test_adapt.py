@@ -19,6 +19,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare
 from modeling_condenser.evaluation.verdict import Verdict, compare_with_start
 from modeling_condenser.retrieval.index import Index
+from modeling_condenser.retrieval.systems import parse_system
 from tests.encoding.making import save_modules
 from tests.publishing.making import write_collection
 
@@ -102,6 +103,8 @@ def test_the_next_search_is_the_better_one_of_the_written_model():
     verdicts = {"hybrid": compared(0.5, 0.4), "alone": compared(0.6, 0.3)}
     assert Adaptation(Path("m"), True, "hybrid", verdicts).system == "m"
     assert Adaptation(Path("m"), False, "hybrid", verdicts).system == "hybrid:m,fusion=0.5"
+    with_comma = Adaptation(Path("m, 1"), False, "hybrid", verdicts).system
+    assert parse_system(json.loads(with_comma)).model == "hybrid:m, 1"
 
 
 def test_the_verdict_by_dev_queries_is_that_of_the_written_model(published, judged, adapted):
