@@ -85,7 +85,7 @@ def _copy_parts(model: PreTrainedModel, changes: dict[str, Any] | None) -> Start
         return Start(copied.condenser.encoder, copied.lm_head, config.pooling, config.similarity)
     check_encoder(copied.config)
     change_config(copied.config, changes)
-    encoder = AutoModel.from_config(copied.config)
+    encoder = AutoModel.from_config(copied.config, dtype=torch.float32)
     missing = set(encoder.load_state_dict(copied.base_model.state_dict(), strict=False)[0])
     of_pooler = {key for key in missing if key.startswith("pooler.")}
     refuse_incomplete(type(model).__name__, missing - of_pooler, set())

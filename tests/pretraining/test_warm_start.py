@@ -90,3 +90,10 @@ def test_a_model_in_memory_gives_the_start_of_its_folder_and_stays_as_it_is(name
     )
     assert_same(found, expected, 0)
     assert_same(in_memory.state_dict(), before, 0)
+
+
+def test_a_model_in_memory_is_trained_in_float32(bert_folder):
+    half = AutoModelForMaskedLM.from_pretrained(bert_folder, dtype=torch.bfloat16)
+    made = CondenserForPreTraining.from_encoder(half)
+    assert {weight.dtype for weight in made.parameters()} == {torch.float32}
+    assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
