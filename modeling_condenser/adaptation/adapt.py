@@ -184,8 +184,9 @@ def load_labels(recipe: AdaptationRecipe) -> Collection:
     if len(qrels) < FEWEST_QUERIES:
         raise ValueError(
             f"{recipe.corpus} has {len(qrels)} judged queries in {', '.join(recipe.splits)}"
-            f"{problem}; at least {FEWEST_QUERIES} are needed, to learn from and to judge. Label "
-            "30 questions (`condenser collect FILES OUT --labels QUESTIONS`), or name other splits."
+            f"{problem}; at least {FEWEST_QUERIES} are needed, to learn from and to judge, and "
+            "100 are better. Label questions (`condenser collect FILES OUT --labels QUESTIONS`), "
+            "or name other splits."
         )
     n_kept = min(recipe.train_size or MOST_QUERIES, MOST_QUERIES)
     if n_kept < len(qrels):
