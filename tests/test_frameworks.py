@@ -1,4 +1,4 @@
-"""The lines of docs/application.md that open a retriever in LangChain and LlamaIndex."""
+"""The lines of docs/search.md that open a retriever in LangChain and LlamaIndex."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from modeling_condenser import Retriever, export_encoder
 from modeling_condenser.files.models import EncodingContract
 
-PAGE = Path(__file__).parents[1] / "docs" / "application.md"
+PAGE = Path(__file__).parents[1] / "docs" / "search.md"
 
 
 @pytest.mark.parametrize("module", ["langchain_huggingface", "llama_index.embeddings.huggingface"])

@@ -147,7 +147,7 @@ def test_eight_threads_get_the_answers_of_one_also_during_an_update(
 
 def test_the_example_of_the_docs_prints_what_they_say(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "application.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "search.md").read_text()
     exec(page.split("```python\n")[1].split("```")[0], {})
     assert capsys.readouterr().out == page.split("```\n")[2]
     assert [each.id for each in Index.open("my-index").search(["the sea"])[0]] == ["sea"]
