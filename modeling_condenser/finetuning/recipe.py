@@ -6,10 +6,10 @@ from typing import Any, Literal
 from modeling_condenser.files.models import EncodingContract, Pooling, Similarity
 from modeling_condenser.files.settings import check_least
 
-Objective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]
+FinetuningObjective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]
 
 # The similarities of an objective; the first is the default.
-_SIMILARITIES: dict[Objective, tuple[Similarity, ...]] = {
+_SIMILARITIES: dict[FinetuningObjective, tuple[Similarity, ...]] = {
     "contrastive": ("dot", "cosine"),
     "mse_cosine": ("cosine",),
     "triplet": ("euclidean", "cosine"),
@@ -75,7 +75,7 @@ class FinetuningRecipe:
     """
 
     encoder: str
-    objective: Objective = "contrastive"
+    objective: FinetuningObjective = "contrastive"
     collection: str | None = None
     split: str | None = None
     negatives: str | None = None

@@ -8,8 +8,7 @@ from transformers import TrainingArguments
 
 from modeling_condenser.files.settings import check_least, check_value
 
-Objective = Literal["condenser", "mlm", "cocondenser", "ict"]
-Pooling = Literal["cls", "mean"]
+PretrainingObjective = Literal["condenser", "mlm", "cocondenser", "ict"]
 WITH_HEAD = ("condenser", "cocondenser")
 HEAD_SETTINGS = ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
 CONTRASTIVE = ("cocondenser", "ict")  # objectives whose loss is over the whole batch
@@ -73,7 +72,7 @@ class CondenserTrainingArguments(TrainingArguments):
         removal_probability: share of contexts that their pseudo-query is removed from.
     """
 
-    objective: Objective = "condenser"
+    objective: PretrainingObjective = "condenser"
     max_length: int = 512
     short_block_probability: float = 0.1
     mlm_probability: float = 0.15
@@ -193,14 +192,14 @@ class PretrainingRecipe:
     encoder: str | None = field(default=None, kw_only=True)
     encoder_config: dict[str, Any] | str | None = field(default=None, kw_only=True)
     corpus: str | dict[str, Any] | list[str | dict[str, Any]]
-    objective: Objective = "condenser"
+    objective: PretrainingObjective = "condenser"
     tokenizer: str | None = None
     language: str | None = None
     n_head_layers: int | None = None
     skip_from: int | None = None
     late_mlm: bool | None = None
     head_mlm_probability: float | None = None
-    pooling: Pooling | None = None
+    pooling: str | None = None
     new_head: bool = False
     from_retriever: bool = False
     encoder_changes: dict[str, Any] = field(default_factory=dict)
