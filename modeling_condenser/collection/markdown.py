@@ -2,11 +2,14 @@
 
 import re
 import tomllib
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import yaml
 from bs4 import BeautifulSoup
+from lxml.html import defs
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markdownify import MarkdownConverter
@@ -23,6 +26,17 @@ _XML = re.compile(r"\A\s*<\?xml[^>]*>")
 _FRONT_MATTER = re.compile(
     r"\A(---|\+\+\+)\n(.*?)^(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
 )
+# A script or a comment that does not end, or prose that begins with such a tag.
+_NO_HTML = re.compile(
+    r"""\s*<(?:
+        (script|style|pre|textarea|title|template|noscript|svg|nav|footer)\b (?!.*</\1>)
+      | (?:script|style)>[ \t]*(?![^\n]*</)[^\s<]
+      | !--(?!.*-->) | \?(?!.*\?>) | !\[CDATA\[(?!.*\]\]>)
+    )""",
+    re.DOTALL | re.IGNORECASE | re.VERBOSE,
+)
+_TAG = re.compile(r"</?([a-z][\w-]*)", re.IGNORECASE)
+_TAGS = (defs.tags | {"picture"}) - {"script", "style", "textarea", "title"}
 _ANCHOR = re.compile(r"^[\s¶#§\uf0c1🔗]+$")  # the text of a link beside a heading
 _TABLE_RULE = re.compile(r"^\|[ |:-]+\|\n?", re.MULTILINE)  # between head and rows
 
@@ -42,6 +56,8 @@ def html_to_markdown(page: str) -> tuple[str, str]:
     content = mains[0] if is_main else soup
     for tag in soup(_BLOCKS):
         tag.name = "div"
+    for tag in soup("ol"):
+        tag.name = "ul"  # numbers of items are not kept, and markdownify counts them slowly
     try:
         # Links and pictures become their texts.
         converter = MarkdownConverter(heading_style="atx", escape_misc=True, strip=["a", "img"])
@@ -55,14 +71,13 @@ def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
 
     Returns:
         The title, which is that of the front matter, or the only heading of the first level, or the
-        given one; and the sections that have text.
+        given one; and the sections that have text. A heading that has none is in the next text.
     """
     front_matter, text = _read_front_matter(text)
     path: list[tuple[int, str]] = []  # levels and headings, outermost first
     parts: list[tuple[list[tuple[int, str]], list[str]]] = [(path, [])]
     end = "\n\n"
-    parser = MarkdownIt("commonmark", {"maxNesting": 200})  # by default, the 10th list is dropped
-    tokens = iter(parser.parse(text))
+    tokens = _parse(text)
     for token in tokens:
         texts = parts[-1][1]
         if token.type == "heading_open":
@@ -78,19 +93,39 @@ def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
             texts.append("\n")
         elif token.type in ("fence", "code_block"):
             texts.append(f"{token.content}\n")
-        elif token.type == "html_block":
-            texts.append(BeautifulSoup(token.content, "lxml").get_text() + "\n\n")
     highest = {above[0][1] for above, _ in parts if above and above[0][0] == 1}
     if front_matter.get("title"):
         title = " ".join(str(front_matter["title"]).split())
     elif len(highest) == 1:
         title = highest.pop()
-    sections = []
-    for above, texts in parts:
+    sections: list[Section] = []
+    waiting: list[str] = []  # headings without text
+    headings: list[str] = []
+    for (above, texts), (below, _) in pairwise([*parts, ([], [])]):
         headings = [heading for level, heading in above if (level, heading) != (1, title)]
         if joined := re.sub(r"\n{3,}", "\n\n", "".join(texts)).strip():
-            sections.append((tuple(headings), joined))
+            sections.append((tuple(headings), "\n\n".join([*waiting, joined])))
+            waiting = []
+        elif headings and below[: len(above)] != above:
+            waiting.append(" > ".join(headings))
+    if waiting:
+        sections.append(((), "\n\n".join(waiting)))
     return title, sections
+
+
+def _parse(text: str) -> Iterator[Token]:
+    """Parse Markdown, and HTML in it as Markdown.
+
+    In CommonMark, a script or a comment without an end would take the rest of the document.
+    """
+    parser = MarkdownIt("commonmark", {"maxNesting": 200})  # by default, the 10th list is dropped
+    for token in parser.parse(text):
+        if token.type != "html_block":
+            yield token
+        elif _NO_HTML.match(token.content):
+            yield from _parse(f"\\{token.content.lstrip()}")
+        else:
+            yield from _parse(html_to_markdown(token.content)[1])
 
 
 def _read_front_matter(text: str) -> tuple[dict[str, Any], str]:
@@ -113,7 +148,10 @@ def _inline_text(token: Token) -> str:
     texts = []
     for child in token.children or ():
         if child.type == "html_inline":
-            texts.append(" " if child.content.lower().startswith("<br") else "")
+            tag = _TAG.match(child.content)
+            name = tag[1].lower() if tag else ""
+            is_text = tag and name not in _TAGS  # as in list<int>
+            texts.append(child.content if is_text else " " * (name == "br"))
         elif child.type == "softbreak":
             texts.append(line_end)
         else:

@@ -132,6 +132,38 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
 
 
 @pytest.mark.parametrize(
+    ("text", "sections"),
+    [
+        ("Put the <script> last.\n\n# B\n\nend", [((), "Put the <script> last."), ((), "end")]),
+        ("Put\n<script> last.\n\nMore", [((), "Put\n\n<script> last.\n\nMore")]),
+        (
+            "Put\n<script> last.\n\nMore: </script>",
+            [((), "Put\n\n<script> last.\n\nMore: </script>")],
+        ),
+        ("a\n\n<!-- open\n\nb", [((), "a\n\n<!-- open\n\nb")]),
+        ("Use\n<nav> here.\n\nb", [((), "Use\n\n<nav> here.\n\nb")]),
+        ("list<int> of <b>x</b><br>y <!-- z -->", [((), "list<int> of x y")]),
+        ("<script>\nf()\n\ng()\n</script>\n\na\n\n<!-- b\n\nc -->", [((), "a")]),
+        ("<h1>T</h1>\n\n<table><tr><td>a<td>b</table>\n\nc", [((), "| a | b |\n\nc")]),
+        (
+            "## A\n## B\nb\n## C\n### D\n## E\n\n- e\n\n## F",
+            [
+                (("B",), "A\n\nb"),
+                (("E",), "C > D\n\ne"),
+                ((), "F"),
+            ],
+        ),
+        (  # ten levels
+            "".join(f"{'  ' * i}- {i}\n" for i in range(10)) + "\n## A\n\na",
+            [((), "\n".join("0123456789")), (("A",), "a")],
+        ),
+    ],
+)
+def test_no_text_is_lost_in_markdown(text, sections):
+    assert split_markdown(text)[1] == sections
+
+
+@pytest.mark.parametrize(
     ("page", "title", "sections"),
     [
         (
@@ -162,7 +194,13 @@ def test_html_is_read_without_navigation_and_its_text_is_no_markdown(page, title
 
 
 def test_a_page_of_many_or_deep_elements_is_read_quickly():
-    for page in ("<p>word" * 20_000, "<dl>" + "<dt>word<dd>" * 20_000, "<div>word " * 2_000):
+    for page in (
+        "<p>word" * 5_000,
+        "<ol>" + "<li>word</li>" * 5_000,
+        "<table>" + "<tr><td>word" * 5_000,
+        "<dl>" + "<dt>word<dd>" * 5_000,
+        "<div>word " * 2_000,
+    ):
         _, markdown = html_to_markdown(page)
         assert markdown.count("word") == page.count("word")
 
@@ -183,6 +221,7 @@ STATED = "<meta charset={}><p>{}"
         ("a.html", STATED.format("iso-2022-jp", "日本語"), "iso-2022-jp"),
         ("a.html", STATED.format("x-sjis", "日本語"), "cp932"),
         ("a.html", STATED.format('"big5"', "中文"), "big5"),
+        ("a.html", STATED.format("x-mac-roman", GERMAN), "mac-roman"),
         ("a.html", STATED.format("no-such-name", GERMAN), "cp1252"),
         ("a.html", STATED.format("x-user-defined", GERMAN), "cp1252"),
         ("a.html", STATED.format("unicode", "even"), "ascii"),
