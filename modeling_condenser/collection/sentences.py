@@ -35,6 +35,8 @@ _LINE_BREAK = regex.compile(r"[\n\r\v\f\x85\u2028\u2029]\s*+(?=\S)")
 _SINGLE = regex.compile(r"\h*\R\h*")
 _ITEM = regex.compile(r"[^\p{L}\p{N}\p{Ps}\p{Pi}\"'`>]|[\p{N}\p{L}]{1,3}[.):]\s|>*\s*[-*•]\s")
 _CONTINUATION = regex.compile(r"[>\s]*\p{Ll}")
+_BLANK = regex.compile(r"[\s\u200b]|.[\s\u200b]", regex.DOTALL)
+_LETTER = regex.compile(r".\P{M}", regex.DOTALL)
 _NARROWEST = 30  # characters of a line that is hard-wrapped
 
 
@@ -124,6 +126,18 @@ def cut_at_sentences(
             first = stop
             continue
         is_whole = last > stop
-        stop = last if is_whole else first + room
+        stop = last if is_whole else _find_break(text, offsets, first, first + room)
         yield offsets[first], offsets[stop], is_whole
         first = min(bounds[bisect_left(bounds, stop - overlap)], stop)
+
+
+def _find_break(text: str, offsets: Sequence[int], first: int, stop: int) -> int:
+    """Where to cut a sentence that is too long: at the last blank of its second half, if any.
+
+    Thai and Khmer have blanks between phrases. A combining mark stays with its letter.
+    """
+    for is_break in (_BLANK, _LETTER):
+        for place in range(stop, (first + stop) // 2, -1):
+            if is_break.match(text, offsets[place] - 1):
+                return place
+    return stop

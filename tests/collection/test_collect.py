@@ -306,6 +306,17 @@ def test_thai_passages_never_begin_with_a_combining_mark(tmp_path):
     assert {row["text"][0] for row in rows_of(tmp_path / "out")} == {"ท"}
 
 
+@pytest.mark.parametrize("blank", [" ", "\u200b"])
+def test_thai_and_khmer_passages_end_at_blanks(blank, tmp_path):
+    phrases = [f"{word}{i}" for i in range(9) for word in ("คนไทยไปตลาด", "แล้วกลับบ้าน", "ខ្ញុំទៅផ្សារ")]
+    (tmp_path / "a.txt").write_text(blank.join(phrases))
+    collect(sources=tmp_path / "a.txt", out=tmp_path / "out", max_tokens=32)
+    rows = rows_of(tmp_path / "out")
+    assert len(rows) > 3
+    for row in rows:
+        assert set(row["text"].split(blank)) <= {*phrases, ""}, row["text"]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
