@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,9 @@ from markdownify import MarkdownConverter
 
 Section = tuple[tuple[str, ...], str]
 """The headings above a text, outermost first, and the text up to the next heading."""
+
+HeadingPath = list[tuple[int, str]]
+"""Levels and headings, outermost first."""
 
 _SKIPPED = "title script style template noscript svg nav footer".split()
 _BLOCKS = (  # which markdownify does not know, or marks
@@ -47,8 +50,9 @@ def html_to_markdown(page: str) -> tuple[str, str]:
     Of a page with one <main>, only that is read if it has more than a quarter of the text.
     """
     soup = BeautifulSoup(_XML.sub("", page), "lxml")
-    head_title = soup.select_one("head > title")  # pictures (SVG) may have titles, too
-    title = " ".join(head_title.get_text().split()) if head_title else ""
+    # Pictures (SVG) may have titles, too.
+    stated = soup.select_one("h1.title") or soup.select_one("head > title")
+    title = " ".join(stated.get_text().split()) if stated else ""
     for tag in (*soup(_SKIPPED), *soup("a", string=_ANCHOR)):
         tag.decompose()
     mains = soup.select("main, [role=main]")
@@ -74,8 +78,8 @@ def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
         given one; and the sections that have text. A heading that has none is in the next text.
     """
     front_matter, text = _read_front_matter(text)
-    path: list[tuple[int, str]] = []  # levels and headings, outermost first
-    parts: list[tuple[list[tuple[int, str]], list[str]]] = [(path, [])]
+    path: HeadingPath = []
+    parts: list[tuple[HeadingPath, list[str]]] = [(path, [])]
     end = "\n\n"
     tokens = _parse(text)
     for token in tokens:
@@ -98,19 +102,29 @@ def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
         title = " ".join(str(front_matter["title"]).split())
     elif len(highest) == 1:
         title = highest.pop()
+    parts_with_text = [(above, "".join(texts)) for above, texts in parts]
+    return title, gather_sections(parts_with_text, title=title)
+
+
+def gather_sections(parts: Sequence[tuple[HeadingPath, str]], *, title: str = "") -> list[Section]:
+    """Return the parts that have text; the headings of the others, in the next text.
+
+    Args:
+        parts: what stands below each heading.
+        title: of the document; a heading of the first level that is the same is left out.
+    """
     sections: list[Section] = []
     waiting: list[str] = []  # headings without text
-    headings: list[str] = []
-    for (above, texts), (below, _) in pairwise([*parts, ([], [])]):
+    for (above, text), (below, _) in pairwise([*parts, ([], "")]):
         headings = [heading for level, heading in above if (level, heading) != (1, title)]
-        if joined := re.sub(r"\n{3,}", "\n\n", "".join(texts)).strip():
+        if joined := re.sub(r"\n{3,}", "\n\n", text).strip():
             sections.append((tuple(headings), "\n\n".join([*waiting, joined])))
             waiting = []
         elif headings and below[: len(above)] != above:
             waiting.append(" > ".join(headings))
     if waiting:
         sections.append(((), "\n\n".join(waiting)))
-    return title, sections
+    return sections
 
 
 def _parse(text: str) -> Iterator[Token]:
