@@ -7,7 +7,6 @@ they are installed.
 import codecs
 import logging
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 TEXT_COLUMNS = ("text", "content", "body")
 TABLE_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
-_HTML = (".html", ".htm")
+HTML_ENDINGS = (".html", ".htm")
 _CONVERTERS = {".pptx": "PptxConverter", ".epub": "EpubConverter"}
 _CONVERTED = (".pdf", ".docx", *_CONVERTERS)
-DOCUMENT_ENDINGS = (".txt", ".rst", ".md", ".markdown", *_HTML, *_CONVERTED)
+DOCUMENT_ENDINGS = (".txt", ".rst", ".md", ".markdown", *HTML_ENDINGS, *_CONVERTED)
 _DECLARATION = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w:.-]+)""", re.IGNORECASE)
 # Among all encodings, Western European text is often mistaken for cp1250 and Big5 for Johab.
 _USUAL_ENCODINGS = (
@@ -107,7 +106,7 @@ class DocumentReader:
         title_column, id_column: of tables, before title, and before _id and id; "" for no titles.
         encoding: of text that is not UTF-8; found out by default.
         unread: file -> why it was not read, or not to its end.
-        left_out: what of documents that were read is left out -> how many.
+        pages_without_text: file -> pages of a PDF that have no text.
         columns: of the tables, also of those that were not read to their end.
     """
 
@@ -116,7 +115,7 @@ class DocumentReader:
     id_column: str = "_id"
     encoding: str | None = None
     unread: dict[str, str] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
+    pages_without_text: dict[str, int] = field(default_factory=dict)
     columns: set[str] = field(default_factory=set)
 
     def read(self, files: Mapping[str, Path]) -> Iterator[Document]:
@@ -133,12 +132,12 @@ class DocumentReader:
                 if ending in TABLE_ENDINGS:
                     yield from self._read_table(name, path)
                 else:
-                    yield Document(name, name, *self._read_sections(path))
+                    yield Document(name, name, *self._read_sections(name, path))
             except (ValueError, OSError) as error:
                 self.unread[name] = str(error).replace(str(path), name)
                 logger.warning("%s cannot be read: %s", name, self.unread[name])
 
-    def _read_sections(self, file: Path) -> tuple[str, Sequence[Section]]:
+    def _read_sections(self, name: str, file: Path) -> tuple[str, Sequence[Section]]:
         """Read the title and the sections of a document.
 
         Raises:
@@ -148,13 +147,14 @@ class DocumentReader:
         sections: Sequence[Section]
         if ending == ".pdf":
             title, sections, n_pages = _convert(file, ending)
-            self.left_out["pages of PDF without text"] += n_pages
+            if n_pages:
+                self.pages_without_text[name] = n_pages
         else:
             if ending in _CONVERTED:
                 title, text = _convert(file, ending)
             else:
                 text = decode_file(file, self.encoding)[0]
-            if ending in _HTML:
+            if ending in HTML_ENDINGS:
                 title, text = html_to_markdown(text)
             sections = [((), text.strip())]
             if ending not in (".txt", ".rst"):
@@ -243,7 +243,9 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
     """
     with open_bytes(file) as stream:
         data = stream.read()
-    expected = encoding or (_declared_encoding(data) if plain_ending(file) in _HTML else None)
+    expected = encoding or (
+        _declared_encoding(data) if plain_ending(file) in HTML_ENDINGS else None
+    )
     names = [expected] if expected else []
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         names.insert(0, "utf-16")

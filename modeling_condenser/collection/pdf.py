@@ -11,6 +11,7 @@ from .markdown import HeadingPath, Section, gather_sections
 
 _HYPHENATED = re.compile(r"(?<=\w)[-\xad]\n(?=[a-zß-ÿ])")  # a word that continues on the next line
 _LIGATURE = re.compile("[\ufb00-\ufb06]")
+_DOTS = re.compile(r"(?:[ \t]?\.){5,}")  # between a heading and its page
 _FILE_NAME = re.compile(r"Microsoft Word - .*|.*\.\w{1,5}")  # no title
 _FEWEST_PAGES = 3  # with a line at their start or end that is a running title
 
@@ -64,21 +65,29 @@ def _read_bookmarks(document: Any) -> Iterator[Bookmark]:
 
 
 def _without_running_titles(pages: list[str]) -> list[str]:
-    """Remove the first or last line of pages that other pages have, too, but for the page number.
+    """Remove first and last lines that other pages have, too, but for the page number.
 
-    The first of these pages keeps it.
+    The first of these pages keeps them.
     """
-    cut = [page.strip().split("\n") for page in pages]
-    n_pages = Counter(key for lines in cut for key in {_key(lines[0]), _key(lines[-1])})
+    cut = [page.split("\n") for page in pages]
+    n_pages: Counter[str] = Counter()
+    for lines in cut:
+        n_pages.update({_key(lines[place]) for place in _edges(lines)})
     seen: set[str] = set()
     for lines in cut:
-        for place in (0, -1):
-            key = _key(lines[place]) if lines else ""
-            if key and n_pages[key] >= _FEWEST_PAGES:
-                if key in seen:
-                    del lines[place]
-                seen.add(key)
-    return ["\n".join(lines) for lines in cut]
+        keys = {place: _key(lines[place]) for place in _edges(lines)}
+        repeated = {place: key for place, key in keys.items() if n_pages[key] >= _FEWEST_PAGES}
+        for place, key in repeated.items():
+            if key in seen:
+                lines[place] = ""
+        seen.update(repeated.values())
+    return ["\n".join(lines).strip() for lines in cut]
+
+
+def _edges(lines: list[str]) -> list[int]:
+    """The places of the first two and the last two lines with text."""
+    places = [place for place, line in enumerate(lines) if line.strip()]
+    return [*places[:2], *places[-2:]]
 
 
 def _key(line: str) -> str:
@@ -104,4 +113,6 @@ def _cut_at_bookmarks(pages: list[str], bookmarks: list[Bookmark]) -> list[Secti
             path = [above for above in path if above[0] < level] + [(level, title)]
             begin = heading.end()
     parts.append((path, text[begin:]))
-    return gather_sections([(path, _HYPHENATED.sub("", part)) for path, part in parts])
+    return gather_sections(
+        [(path, _DOTS.sub("", _HYPHENATED.sub("", part))) for path, part in parts]
+    )

@@ -355,6 +355,18 @@ def test_a_stated_encoding_is_used_where_text_is_not_utf8(tmp_path):
     assert texts == [("Książka", "Proszę o zwrot"), ("Book", "größer")]
 
 
+def test_links_to_files_are_followed_and_other_links_are_counted(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.txt").write_text("Bread.")
+    for name, target in (("a.txt", "other/a.txt"), ("folder", "other"), ("gone.txt", "none.txt")):
+        (folder / name).symlink_to(tmp_path / target)
+    done = collect(sources=folder, out=tmp_path / "out")
+    assert (done.passages, done.files) == (1, 3)
+    assert done.unread.keys() == {"in/folder", "in/gone.txt"}
+
+
 def test_names_that_are_no_unicode_are_collected(tmp_path):
     folder = tmp_path / os.fsdecode(b"in-caf\xe9")
     folder.mkdir()

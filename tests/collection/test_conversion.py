@@ -209,7 +209,7 @@ def test_pdf_files_have_their_title_bookmarks_and_pages_without_text(tmp_path):
             (("Rivers",), "They flow."),
         ],
     )
-    assert b[0] == "" and reader.left_out == {"pages of PDF without text": 1}
+    assert b[0] == "" and reader.pages_without_text == {f"{tmp_path.name}/a.pdf": 1}
 
 
 def test_a_pdf_that_is_encrypted_with_an_empty_password_is_read(tmp_path):
