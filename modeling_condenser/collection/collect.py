@@ -5,7 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,10 +16,12 @@ from modeling_condenser.files.run_folder import atomic_folder, read_json, write_
 from modeling_condenser.files.settings import parse_settings
 
 from .collection import hash_text
-from .conversion import TEXT_COLUMNS, Document, DocumentReader, find_files
+from .conversion import HTML_ENDINGS, TEXT_COLUMNS, Document, DocumentReader, find_files
 from .labels import WrittenDocument, read_labels, write_labels
 from .load import CORPUS_FILE, QUERIES_FILE
+from .rows import plain_ending
 from .sentences import SPACELESS, cut_at_sentences
+from .shared_text import SharedText
 
 FACTS_FILE = "collected.json"
 _LEAST_TOKENS, _MAX_WORDS, _MAX_TOKENS = 16, 180, 256  # 180 English words are about 256 tokens
@@ -76,6 +78,9 @@ class Collected:
         questions: split -> queries with judgements.
         left_out: why a label was left out -> how many were.
         unread: file -> why it was not read, or not to its end.
+        pages_without_text: file -> pages of a PDF that have no text, such as scanned ones.
+        shared_text: first line of a paragraph that many pages of HTML begin or end with, such as a
+            menu -> from how many it was left out.
         copies: id of a passage that is left out -> that of the same one, which is kept.
     """
 
@@ -87,6 +92,8 @@ class Collected:
     questions: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     unread: dict[str, str] = field(default_factory=dict)
+    pages_without_text: dict[str, int] = field(default_factory=dict)
+    shared_text: Counter[str] = field(default_factory=Counter)
     copies: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -95,6 +102,10 @@ class Collected:
             f"documents  {self.documents:>9,}  {self.without_text:,} without text",
             f"passages   {self.passages:>9,}  {len(self.copies):,} copies left out",
         ]
+        if n_pages := sum(self.pages_without_text.values()):
+            lines.append(f"PDF        {n_pages:>9,}  pages without text")
+        if n_shared := self.shared_text.total():
+            lines.append(f"HTML       {n_shared:>9,}  paragraphs of menus and footers left out")
         if self.questions:
             splits = ", ".join(f"{split} {n:,}" for split, n in self.questions.items())
             lines.append(f"questions  {sum(self.questions.values()):>9,}  {splits}")
@@ -124,9 +135,10 @@ def collect(**settings: Any) -> Collected:
     columns = (*recipe.text_column, *TEXT_COLUMNS)
     reader = DocumentReader(columns, recipe.title_column, recipe.id_column, recipe.encoding)
     with atomic_folder(target) as folder:
+        documents = _without_shared_text(reader.read(files), folder / "documents.jsonl", done)
         with (folder / CORPUS_FILE).open("w", encoding="utf-8") as corpus:
-            documents = _write_passages(corpus, reader.read(files), cut, done)
-        done.unread = reader.unread
+            written = _write_passages(corpus, documents, cut, done)
+        done.unread, done.pages_without_text = reader.unread, reader.pages_without_text
         _check_columns(recipe, reader.columns)
         if not done.passages:
             raise ValueError(
@@ -134,7 +146,7 @@ def collect(**settings: Any) -> Collected:
                 f"{len(done.unread)} of which cannot be read."
             )
         if labels is not None:
-            done.questions = write_labels(folder, labels, documents, done.left_out)
+            done.questions = write_labels(folder, labels, written, done.left_out)
         write_json(folder / FACTS_FILE, vars(done))
     return done
 
@@ -204,12 +216,32 @@ def _open_cutter(recipe: CollectRecipe) -> Cut:
         room -= min(len(starts), room // 2)
         spans = cut_at_sentences(text, token_starts(text), room=room, overlap=recipe.overlap)
         end_before = 0
-        for start, stop, _ in spans:
+        for start, stop in spans:
             if passage := text[start:stop].strip():
                 yield title, passage, text[start:end_before]
                 end_before = stop
 
     return cut
+
+
+def _without_shared_text(
+    documents: Iterable[Document], stored: Path, done: Collected
+) -> Iterator[Document]:
+    """Remove the text that pages of HTML share, for which all are read first; see `SharedText`."""
+    shared_text = SharedText()
+    with stored.open("w", encoding="utf-8") as file:
+        for document in documents:
+            if plain_ending(Path(document.file)) in HTML_ENDINGS:
+                shared_text.count(document)
+            file.write(json.dumps(asdict(document), ensure_ascii=False) + "\n")
+    with stored.open(encoding="utf-8") as file:
+        for line in file:
+            document = Document(**json.loads(line))
+            if plain_ending(Path(document.file)) in HTML_ENDINGS:
+                document = shared_text.remove(document)
+            yield document
+    stored.unlink()
+    done.shared_text = shared_text.removed
 
 
 def _write_passages(

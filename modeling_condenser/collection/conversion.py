@@ -1,6 +1,6 @@
 """Reads files of every kind as documents, which have a title and sections of plain text.
 
-MarkItDown converts .docx, .pptx and .epub files to Markdown, and pdfminer.six reads .pdf files, if
+MarkItDown and mammoth convert .docx, .pptx and .epub files, and pdfminer.six reads .pdf files, if
 they are installed.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import webencodings
 from charset_normalizer import from_bytes, is_binary
@@ -19,16 +19,18 @@ from charset_normalizer import from_bytes, is_binary
 from modeling_condenser.files.run_folder import bar
 
 from .markdown import Section, html_to_markdown, split_markdown
+from .pdf import read_pdf
 from .rows import join_halves, open_bytes, plain_ending, read_rows
+from .word_files import word_to_html
 
 logger = logging.getLogger(__name__)
 
 TEXT_COLUMNS = ("text", "content", "body")
 TABLE_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
-_HTML = (".html", ".htm")
-_CONVERTERS = {".docx": "DocxConverter", ".pptx": "PptxConverter", ".epub": "EpubConverter"}
-_CONVERTED = (".pdf", *_CONVERTERS)
-DOCUMENT_ENDINGS = (".txt", ".rst", ".md", ".markdown", *_HTML, *_CONVERTED)
+HTML_ENDINGS = (".html", ".htm")
+_CONVERTERS = {".pptx": "PptxConverter", ".epub": "EpubConverter"}
+_CONVERTED = (".pdf", ".docx", *_CONVERTERS)
+DOCUMENT_ENDINGS = (".txt", ".rst", ".md", ".markdown", *HTML_ENDINGS, *_CONVERTED)
 _DECLARATION = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w:.-]+)""", re.IGNORECASE)
 # Among all encodings, Western European text is often mistaken for cp1250 and Big5 for Johab.
 _USUAL_ENCODINGS = (
@@ -36,7 +38,6 @@ _USUAL_ENCODINGS = (
     "cp1253 cp1254 cp1255 cp1256 cp874"
 ).split()
 _BAD_SHARE = 0.01  # of characters, below which a stated encoding is kept
-_HYPHENATED = re.compile(r"(?<=\w)[-\xad]\n(?=[a-zß-ÿ])")  # a word that continues on the next line
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Document:
 def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[str, Path]:
     """Find files, by a name that begins with that of their folder; hidden ones are left out.
 
+    Links are found, too, also those to folders and to nothing, which cannot be read.
+
     Raises:
         FileNotFoundError: a source does not exist.
         ValueError: two files have the same name.
@@ -80,7 +83,8 @@ def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
             parts = path.relative_to(root).parts
             is_hidden = any(part.startswith((".", "~$")) for part in parts)  # ~$: open in Word
-            if is_hidden or not path.is_file() or not left_out.isdisjoint((path, *path.parents)):
+            is_file = path.is_file() or path.is_symlink()
+            if is_hidden or not is_file or not left_out.isdisjoint((path, *path.parents)):
                 continue
             name = join_halves("/".join((root.name, *parts)))  # perhaps not of UTF-8
             if files.setdefault(name, path) != path:
@@ -102,6 +106,7 @@ class DocumentReader:
         title_column, id_column: of tables, before title, and before _id and id; "" for no titles.
         encoding: of text that is not UTF-8; found out by default.
         unread: file -> why it was not read, or not to its end.
+        pages_without_text: file -> pages of a PDF that have no text.
         columns: of the tables, also of those that were not read to their end.
     """
 
@@ -110,12 +115,16 @@ class DocumentReader:
     id_column: str = "_id"
     encoding: str | None = None
     unread: dict[str, str] = field(default_factory=dict)
+    pages_without_text: dict[str, int] = field(default_factory=dict)
     columns: set[str] = field(default_factory=set)
 
     def read(self, files: Mapping[str, Path]) -> Iterator[Document]:
         """Read the documents of files, see `find_files`."""
         for name, path in bar(files.items(), "read", unit="file"):
             ending = plain_ending(path)
+            if path.is_symlink() and not path.is_file():
+                self.unread[name] = "links to folders, and to nothing, are not followed"
+                continue
             if ending not in (*TABLE_ENDINGS, *DOCUMENT_ENDINGS):
                 self.unread[name] = f"files of the kind {ending or '(no ending)'} are not read"
                 continue
@@ -123,11 +132,37 @@ class DocumentReader:
                 if ending in TABLE_ENDINGS:
                     yield from self._read_table(name, path)
                 else:
-                    title, sections = _read_sections(path, self.encoding)
-                    yield Document(name, name, title, sections)
+                    yield Document(name, name, *self._read_sections(name, path))
             except (ValueError, OSError) as error:
                 self.unread[name] = str(error).replace(str(path), name)
                 logger.warning("%s cannot be read: %s", name, self.unread[name])
+
+    def _read_sections(self, name: str, file: Path) -> tuple[str, Sequence[Section]]:
+        """Read the title and the sections of a document.
+
+        Raises:
+            ValueError: the file cannot be read or has no text.
+        """
+        ending, title = plain_ending(file), ""
+        sections: Sequence[Section]
+        if ending == ".pdf":
+            title, sections, n_pages = _convert(file, ending)
+            if n_pages:
+                self.pages_without_text[name] = n_pages
+        else:
+            if ending in _CONVERTED:
+                title, text = _convert(file, ending)
+            else:
+                text = decode_file(file, self.encoding)[0]
+            if ending in HTML_ENDINGS:
+                title, text = html_to_markdown(text)
+            sections = [((), text.strip())]
+            if ending not in (".txt", ".rst"):
+                title, sections = split_markdown(text, title)
+        sections = [(headings, _plain(text)) for headings, text in sections]
+        if not any(text for _, text in sections):
+            raise ValueError(f"{file} has no text.")
+        return _plain(title), sections
 
     def _read_table(self, name: str, path: Path) -> Iterator[Document]:
         titles = (self.title_column, "title") if self.title_column else ()
@@ -146,6 +181,34 @@ class DocumentReader:
                 f"there is no column {' or '.join(self.text_columns)}, only "
                 f"{', '.join(sorted(columns)) or 'an empty table'}. Name one with --text_column."
             )
+
+
+def _plain(text: str) -> str:
+    """Remove soft hyphens, and halves of characters, which no file can hold."""
+    return join_halves(text.replace("\xad", ""))
+
+
+def _convert(file: Path, ending: str) -> Any:
+    """Read a file by a library: title and Markdown, or of a PDF what `read_pdf` returns."""
+    try:
+        from markitdown import StreamInfo, converters
+        from pdfminer import high_level  # noqa: F401
+    except ImportError as error:
+        hint = 'pip install -c constraints.txt -e ".[documents]"'
+        raise ValueError(f"{ending} files need {error.name}: {hint}") from error
+    try:
+        with open_bytes(file) as stream:
+            if ending == ".pdf":
+                return read_pdf(stream)
+            if ending == ".docx":
+                property_title, html = word_to_html(stream)
+                title, markdown = html_to_markdown(html)
+                return title or property_title, markdown
+            converter = getattr(converters, _CONVERTERS[ending])()
+            return "", converter.convert(stream, StreamInfo(extension=ending)).markdown
+    except Exception as error:  # damaged files raise errors of many types
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"{file} cannot be converted ({reason}).") from error
 
 
 def read_any_rows(file: Path, encoding: str | None = None) -> Iterable[dict[str, Any]]:
@@ -168,43 +231,6 @@ def cell_text(value: Any) -> str:
     return str(value).strip() if is_text else ""
 
 
-def _read_sections(file: Path, encoding: str | None) -> tuple[str, Sequence[Section]]:
-    """Read the title and the sections of a document.
-
-    Raises:
-        ValueError: the file cannot be read or has no text.
-    """
-    ending, title = plain_ending(file), ""
-    text = _convert(file, ending) if ending in _CONVERTED else decode_file(file, encoding)[0]
-    if ending in _HTML:
-        title, text = html_to_markdown(text)
-    text = join_halves(text.replace("\xad", ""))
-    sections: Sequence[Section] = [((), text.strip())]
-    if ending not in (".txt", ".rst", ".pdf"):
-        title, sections = split_markdown(text, title)
-    if not any(text for _, text in sections):
-        raise ValueError(f"{file} has no text.")
-    return title, sections
-
-
-def _convert(file: Path, ending: str) -> str:
-    """Convert a file to Markdown, or a PDF to plain text."""
-    try:
-        from markitdown import StreamInfo, converters
-        from pdfminer.high_level import extract_text
-    except ImportError as error:
-        hint = 'pip install -c constraints.txt -e ".[documents]"'
-        raise ValueError(f"{ending} files need {error.name}: {hint}") from error
-    try:
-        with open_bytes(file) as stream:
-            if ending == ".pdf":
-                return _HYPHENATED.sub("", extract_text(cast(Any, stream)).replace("\f", "\n\n"))
-            converter = getattr(converters, _CONVERTERS[ending])()
-            return converter.convert(stream, StreamInfo(extension=ending)).markdown
-    except Exception as error:  # damaged files raise errors of many types
-        raise ValueError(f"{file} cannot be converted ({error}).") from error
-
-
 def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
     """Read a text of any encoding: the text, with line feeds, and the name of the encoding.
 
@@ -217,7 +243,9 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
     """
     with open_bytes(file) as stream:
         data = stream.read()
-    expected = encoding or (_declared_encoding(data) if plain_ending(file) in _HTML else None)
+    expected = encoding or (
+        _declared_encoding(data) if plain_ending(file) in HTML_ENDINGS else None
+    )
     names = [expected] if expected else []
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         names.insert(0, "utf-16")

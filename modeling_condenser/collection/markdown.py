@@ -2,17 +2,23 @@
 
 import re
 import tomllib
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import yaml
 from bs4 import BeautifulSoup
+from lxml.html import defs
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markdownify import MarkdownConverter
 
 Section = tuple[tuple[str, ...], str]
 """The headings above a text, outermost first, and the text up to the next heading."""
+
+HeadingPath = list[tuple[int, str]]
+"""Levels and headings, outermost first."""
 
 _SKIPPED = "title script style template noscript svg nav footer".split()
 _BLOCKS = (  # which markdownify does not know, or marks
@@ -23,6 +29,17 @@ _XML = re.compile(r"\A\s*<\?xml[^>]*>")
 _FRONT_MATTER = re.compile(
     r"\A(---|\+\+\+)\n(.*?)^(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
 )
+# A script or a comment that does not end, or prose that begins with such a tag.
+_NO_HTML = re.compile(
+    r"""\s*<(?:
+        (script|style|pre|textarea|title|template|noscript|svg|nav|footer)\b (?!.*</\1>)
+      | (?:script|style)>[ \t]*(?![^\n]*</)[^\s<]
+      | !--(?!.*-->) | \?(?!.*\?>) | !\[CDATA\[(?!.*\]\]>)
+    )""",
+    re.DOTALL | re.IGNORECASE | re.VERBOSE,
+)
+_TAG = re.compile(r"</?([a-z][\w-]*)", re.IGNORECASE)
+_TAGS = (defs.tags | {"picture"}) - {"script", "style", "textarea", "title"}
 _ANCHOR = re.compile(r"^[\s¶#§\uf0c1🔗]+$")  # the text of a link beside a heading
 _TABLE_RULE = re.compile(r"^\|[ |:-]+\|\n?", re.MULTILINE)  # between head and rows
 
@@ -33,8 +50,9 @@ def html_to_markdown(page: str) -> tuple[str, str]:
     Of a page with one <main>, only that is read if it has more than a quarter of the text.
     """
     soup = BeautifulSoup(_XML.sub("", page), "lxml")
-    head_title = soup.select_one("head > title")  # pictures (SVG) may have titles, too
-    title = " ".join(head_title.get_text().split()) if head_title else ""
+    # Pictures (SVG) may have titles, too.
+    stated = soup.select_one("h1.title") or soup.select_one("head > title")
+    title = " ".join(stated.get_text().split()) if stated else ""
     for tag in (*soup(_SKIPPED), *soup("a", string=_ANCHOR)):
         tag.decompose()
     mains = soup.select("main, [role=main]")
@@ -42,6 +60,8 @@ def html_to_markdown(page: str) -> tuple[str, str]:
     content = mains[0] if is_main else soup
     for tag in soup(_BLOCKS):
         tag.name = "div"
+    for tag in soup("ol"):
+        tag.name = "ul"  # numbers of items are not kept, and markdownify counts them slowly
     try:
         # Links and pictures become their texts.
         converter = MarkdownConverter(heading_style="atx", escape_misc=True, strip=["a", "img"])
@@ -55,14 +75,13 @@ def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
 
     Returns:
         The title, which is that of the front matter, or the only heading of the first level, or the
-        given one; and the sections that have text.
+        given one; and the sections that have text. A heading that has none is in the next text.
     """
     front_matter, text = _read_front_matter(text)
-    path: list[tuple[int, str]] = []  # levels and headings, outermost first
-    parts: list[tuple[list[tuple[int, str]], list[str]]] = [(path, [])]
+    path: HeadingPath = []
+    parts: list[tuple[HeadingPath, list[str]]] = [(path, [])]
     end = "\n\n"
-    parser = MarkdownIt("commonmark", {"maxNesting": 200})  # by default, the 10th list is dropped
-    tokens = iter(parser.parse(text))
+    tokens = _parse(text)
     for token in tokens:
         texts = parts[-1][1]
         if token.type == "heading_open":
@@ -78,19 +97,49 @@ def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:
             texts.append("\n")
         elif token.type in ("fence", "code_block"):
             texts.append(f"{token.content}\n")
-        elif token.type == "html_block":
-            texts.append(BeautifulSoup(token.content, "lxml").get_text() + "\n\n")
     highest = {above[0][1] for above, _ in parts if above and above[0][0] == 1}
     if front_matter.get("title"):
         title = " ".join(str(front_matter["title"]).split())
     elif len(highest) == 1:
         title = highest.pop()
-    sections = []
-    for above, texts in parts:
-        headings = [heading for level, heading in above if (level, heading) != (1, title)]
-        if joined := re.sub(r"\n{3,}", "\n\n", "".join(texts)).strip():
-            sections.append((tuple(headings), joined))
-    return title, sections
+    parts_with_text = [(above, "".join(texts)) for above, texts in parts]
+    return title, gather_sections(parts_with_text, title=title)
+
+
+def gather_sections(parts: Sequence[tuple[HeadingPath, str]], *, title: str = "") -> list[Section]:
+    """Return the parts that have text; the headings of the others, in the next text.
+
+    Args:
+        parts: what stands below each heading.
+        title: of the document; a heading of the first level with which it begins is left out.
+    """
+    sections: list[Section] = []
+    waiting: list[str] = []  # headings without text
+    for (above, text), (below, _) in pairwise([*parts, ([], "")]):
+        headings = [name for level, name in above if level > 1 or not title.startswith(name)]
+        if joined := re.sub(r"\n{3,}", "\n\n", text).strip():
+            sections.append((tuple(headings), "\n\n".join([*waiting, joined])))
+            waiting = []
+        elif headings and below[: len(above)] != above:
+            waiting.append(" > ".join(headings))
+    if waiting:
+        sections.append(((), "\n\n".join(waiting)))
+    return sections
+
+
+def _parse(text: str) -> Iterator[Token]:
+    """Parse Markdown, and HTML in it as Markdown.
+
+    In CommonMark, a script or a comment without an end would take the rest of the document.
+    """
+    parser = MarkdownIt("commonmark", {"maxNesting": 200})  # by default, the 10th list is dropped
+    for token in parser.parse(text):
+        if token.type != "html_block":
+            yield token
+        elif _NO_HTML.match(token.content):
+            yield from _parse(f"\\{token.content.lstrip()}")
+        else:
+            yield from _parse(html_to_markdown(token.content)[1])
 
 
 def _read_front_matter(text: str) -> tuple[dict[str, Any], str]:
@@ -113,7 +162,10 @@ def _inline_text(token: Token) -> str:
     texts = []
     for child in token.children or ():
         if child.type == "html_inline":
-            texts.append(" " if child.content.lower().startswith("<br") else "")
+            tag = _TAG.match(child.content)
+            name = tag[1].lower() if tag else ""
+            is_text = tag and name not in _TAGS  # as in list<int>
+            texts.append(child.content if is_text else " " * (name == "br"))
         elif child.type == "softbreak":
             texts.append(line_end)
         else:

@@ -35,6 +35,8 @@ _LINE_BREAK = regex.compile(r"[\n\r\v\f\x85\u2028\u2029]\s*+(?=\S)")
 _SINGLE = regex.compile(r"\h*\R\h*")
 _ITEM = regex.compile(r"[^\p{L}\p{N}\p{Ps}\p{Pi}\"'`>]|[\p{N}\p{L}]{1,3}[.):]\s|>*\s*[-*•]\s")
 _CONTINUATION = regex.compile(r"[>\s]*\p{Ll}")
+_BLANK = regex.compile(r"[\s\u200b]|.[\s\u200b]", regex.DOTALL)
+_LETTER = regex.compile(r".\P{M}", regex.DOTALL)
 _NARROWEST = 30  # characters of a line that is hard-wrapped
 
 
@@ -99,7 +101,7 @@ def _unwrapped(text: str, first: int, end: int, breaks: list[regex.Match]) -> It
 
 def cut_at_sentences(
     text: str, tokens: Sequence[int] | np.ndarray, *, room: int, overlap: int = 0
-) -> Iterator[tuple[int, int, bool]]:
+) -> Iterator[tuple[int, int]]:
     """Cut a text into parts of whole sentences; a sentence that is too long is cut, too.
 
     Args:
@@ -109,10 +111,10 @@ def cut_at_sentences(
         overlap: the most tokens of whole sentences that a part repeats of the part before.
 
     Yields:
-        Where a part begins and ends, in characters, and whether it ends with a sentence.
+        Where a part begins and ends, in characters.
     """
     if 0 < len(tokens) <= room:
-        yield 0, len(text), True
+        yield 0, len(text)
         return
     offsets = [0, *tokens[1:], len(text)]
     starts = np.searchsorted(tokens, [*sentence_starts(text)[1:], len(text)])
@@ -123,7 +125,18 @@ def cut_at_sentences(
         if last <= stop and first < stop:  # the next sentence fits only without the overlap
             first = stop
             continue
-        is_whole = last > stop
-        stop = last if is_whole else first + room
-        yield offsets[first], offsets[stop], is_whole
+        stop = last if last > stop else _find_break(text, offsets, first, first + room)
+        yield offsets[first], offsets[stop]
         first = min(bounds[bisect_left(bounds, stop - overlap)], stop)
+
+
+def _find_break(text: str, offsets: Sequence[int], first: int, stop: int) -> int:
+    """Where to cut a sentence that is too long: at the last blank of its second half, if any.
+
+    Thai and Khmer have blanks between phrases. A combining mark stays with its letter.
+    """
+    for is_break in (_BLANK, _LETTER):
+        for place in range(stop, (first + stop) // 2, -1):
+            if is_break.match(text, offsets[place] - 1):
+                return place
+    return stop

@@ -306,6 +306,17 @@ def test_thai_passages_never_begin_with_a_combining_mark(tmp_path):
     assert {row["text"][0] for row in rows_of(tmp_path / "out")} == {"ท"}
 
 
+@pytest.mark.parametrize("blank", [" ", "\u200b"])
+def test_thai_and_khmer_passages_end_at_blanks(blank, tmp_path):
+    phrases = [f"{word}{i}" for i in range(9) for word in ("คนไทยไปตลาด", "แล้วกลับบ้าน", "ខ្ញុំទៅផ្សារ")]
+    (tmp_path / "a.txt").write_text(blank.join(phrases))
+    collect(sources=tmp_path / "a.txt", out=tmp_path / "out", max_tokens=32)
+    rows = rows_of(tmp_path / "out")
+    assert len(rows) > 3
+    for row in rows:
+        assert set(row["text"].split(blank)) <= {*phrases, ""}, row["text"]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -342,6 +353,18 @@ def test_a_stated_encoding_is_used_where_text_is_not_utf8(tmp_path):
     collect(sources=tmp_path / "in", out=tmp_path / "out", encoding="cp1250")
     texts = [(row["title"], row["text"]) for row in rows_of(tmp_path / "out")]
     assert texts == [("Książka", "Proszę o zwrot"), ("Book", "größer")]
+
+
+def test_links_to_files_are_followed_and_other_links_are_counted(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.txt").write_text("Bread.")
+    for name, target in (("a.txt", "other/a.txt"), ("folder", "other"), ("gone.txt", "none.txt")):
+        (folder / name).symlink_to(tmp_path / target)
+    done = collect(sources=folder, out=tmp_path / "out")
+    assert (done.passages, done.files) == (1, 3)
+    assert done.unread.keys() == {"in/folder", "in/gone.txt"}
 
 
 def test_names_that_are_no_unicode_are_collected(tmp_path):

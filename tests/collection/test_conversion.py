@@ -1,11 +1,13 @@
 """What the files of documents and tables become, in many formats and encodings."""
 
+import base64
 import bz2
 import csv
 import json
 import lzma
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 
 import pandas as pd
@@ -53,6 +55,57 @@ BOOK = (
 )
 
 
+# PDF, by pypdf with AES of 256 bits and an empty password
+AES_PDF = (
+    "c-oCrJC7Vi5DpN@1P~!I(-K<bgqwa<Kcv-R-`$?DjCH45&Ivk+e$<@T?9H5Jdo3RkIfVQHB1CA3oRo|J0zw2o0OV"
+    "gl&F*=<(h@Kask*xQ`>LzI>e1=Z@rPnhSEE1w`sLS3FwVO8v>K1A`n2!zGGWigK4zU8XMN<-$|h<nG{@``HxR7F#"
+    "I-fnI+wCl7^QNGn?_|LKms_vU+wQ#*yaIQZZUj%bB(M%4VSp6>cei?7AC6t;VduMXG~Mz8N1k8s&<whh7#u8Wwpj"
+    "&1NPb00{x#{Rs9I_EF5&tiG|av`1-#Xl4uLIWx-$tRiELaTlR^t2aIEyT^sB*<lwC8=`xnpaB$Kl4#EOg;q}Kje}"
+    "-k2!jRbdqcnPA*~u5S^8Ezc%kqR7J<KmkkKwBN`iH;ILwj)N>Fk5M---9XdGnule!Tg9@AvaGd-3^CKfmi=eDw07"
+    "m^a?KHyXM3US5|6U#0oOyZ89sw{QRP#cz7xxrMrAG+T_18PJBA*>FoB`;=+vwKrCJNgJQd3n`+WmeA(V=c+zoW8r"
+    "lS9#aBGN{PzAN()>i2RuT^&XGC*$?{PsZK8KBDoB`wZoB{iDtmxNVE|zTk1>-wG>r<<xJU&%XJc!nX=KB7$buxMJ"
+    "a0_YXoL;cC5bAys1uLQHWD>J^g4h{I^}?h(g5p$Mm7aXL>u04WegV?9fb=VSPs|cIxYFuy1y(>CeMbWs*k#Ka*gc"
+    "}^oZ5>C)3AjQz#{09qhDR9kVsSFz8<oP9{_+r-XChQ05F8;$T|WIPQg286<a&_goqfMoR@EB03k6P}V7HIUfo^Fe"
+    "$}^7!1$QWRrwVDx=cMCktLgk$F@}K#o=lC7rc_ikmEVGGeCk4FbgeiZtypD(Y)Wr3sl6h2-E&L`NlajgZ@o`@F}d"
+    ";>=cj^DqOTfHiF66C~l)OuO+3p>};%?)an>J3i&@jt|6ET<ODXj{Qo%)7h6u>D6alSD0G&?}N7Kn7Fl%sNcs_ckT"
+    "mel1Dw<S~?r8qSKMyWQ^VaKOuBeOxo1nTo-0u_3)yEzO0HQxG~jeG&wo0{smVNaE1"
+)
+STYLES = (
+    '<w:styles xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:style '
+    'w:type="paragraph" w:styleId="Titel"><w:name w:val="Title"/></w:style></w:styles>'
+)
+BOX = (
+    "<mc:AlternateContent><mc:Choice><w:drawing><wp:anchor><wps:txbx><w:txbxContent><w:p><w:r><w:t>"
+    "in a box</w:t></w:r></w:p></w:txbxContent></wps:txbx></wp:anchor></w:drawing></mc:Choice>"
+    "<mc:Fallback/></mc:AlternateContent>"
+)
+PICTURE = (
+    "<mc:Fallback><w:pict><v:textbox><w:txbxContent><w:p><w:r><w:t>in a box</w:t></w:r></w:p>"
+    "</w:txbxContent></v:textbox></w:pict></mc:Fallback>"
+)
+SPECIAL = f"""<w:document
+xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"
+xmlns:wp="http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing"
+xmlns:wps="http://schemas.microsoft.com/office/word/2010/wordprocessingShape"
+xmlns:v="urn:schemas-microsoft-com:vml"
+xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"><w:body>
+<w:p><w:pPr><w:pStyle w:val="Titel"/></w:pPr><w:r><w:t>Guide</w:t></w:r></w:p>
+<w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>One</w:t></w:r></w:p>
+<w:p><w:r><w:t>end</w:t><w:br w:type="page"/><w:t>next</w:t><w:br w:type="column"/><w:t>last</w:t>
+<w:cr/><w:t>line</w:t></w:r></w:p>
+<w:p><w:r><w:t>Figure </w:t></w:r><w:fldSimple><w:r><w:t>7</w:t></w:r></w:fldSimple></w:p>
+<w:p><m:oMath><m:r><m:t>x+1</m:t></m:r></m:oMath></w:p>
+<w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>Two</w:t></w:r></w:p>
+<w:p><w:r>{BOX}</w:r></w:p><w:p><w:r>{BOX.replace("<mc:Fallback/>", PICTURE)}</w:r></w:p>
+</w:body></w:document>"""
+CORE = (
+    '<p:coreProperties xmlns:p="http://schemas.openxmlformats.org/package/2006/metadata/core-prop'
+    'erties" xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>Stated</dc:title>'
+    "</p:coreProperties>"
+)
+
+
 def zip_to(file: Path, **contents: str) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         for name, content in contents.items():
@@ -91,6 +144,78 @@ def test_pdf_word_powerpoint_and_epub_files_are_read_and_damaged_ones_named(tmp_
         "in/d.pptx": ("Rivers", [((), "They flow.")]),
     }
     assert "in/damaged.pdf cannot be converted" in reader.unread["in/damaged.pdf"]
+
+
+def test_word_files_keep_breaks_boxes_fields_and_equations(tmp_path):
+    pytest.importorskip("markitdown")
+    zip_to(tmp_path / "a.docx", word__document_xml=SPECIAL, word__styles_xml=STYLES)
+    plain = DOCX.replace("Heading1", "Normal")
+    zip_to(tmp_path / "b.docx", word__document_xml=plain, docProps__core_xml=CORE)
+    a, b = read(tmp_path)[0].values()
+    assert a == (
+        "Guide",
+        [
+            (("One",), "end\nnext\nlast\nline\n\nFigure 7\n\n$x+1$"),
+            (("Two",), "in a box\n\nin a box"),
+        ],
+    )
+    assert b[0] == "Stated"
+
+
+def make_pdf(*pages: str, more: str = "", **info: str) -> bytes:
+    """A PDF file, with a line of text in Helvetica for each line of a page."""
+    letters = "/Encoding <</Type /Encoding /Differences [173 /uni00AD]>>"
+    font = f"/Font <</F <</Type /Font /Subtype /Type1 /BaseFont /Helvetica {letters}>>>>"
+    kids = " ".join(f"{10 + 2 * i} 0 R" for i in range(len(pages)))
+    stated = " ".join(f"/{name} ({text})" for name, text in info.items())
+    objects = {
+        1: f"<</Type /Catalog /Pages 2 0 R {more}>>",
+        2: f"<</Type /Pages /Kids [{kids}] /Count {len(pages)}>>",
+        3: f"<<{stated}>>",
+    }
+    for i, page in enumerate(pages):
+        lines = "".join(f"({line}) Tj 0 -14 Td " for line in page.split("\n") if line)
+        content = f"BT /F 12 Tf 20 250 Td {lines} ET"
+        objects[10 + 2 * i] = (
+            f"<</Type /Page /Parent 2 0 R /MediaBox [0 0 300 300] /Contents {11 + 2 * i} 0 R "
+            f"/Resources <<{font}>>>>"
+        )
+        objects[11 + 2 * i] = f"<</Length {len(content)}>> stream\n{content}\nendstream"
+    body = "".join(f"{number} 0 obj {content} endobj\n" for number, content in objects.items())
+    ending = "trailer <</Root 1 0 R /Info 3 0 R>>\nstartxref\n0\n%%EOF\n"
+    return f"%PDF-1.4\n{body}{ending}".encode("latin-1")
+
+
+def test_pdf_files_have_their_title_bookmarks_and_pages_without_text(tmp_path):
+    pytest.importorskip("pdfminer")
+    item = "<</Title ({}) /Dest [{} 0 R /Fit] /Parent 4 0 R {}>>"
+    first = item.format("Deep wells", 10, f"/Next {item.format('Rivers', 16, '')}")
+    pages = [
+        "WELLS 1\n1. Deep wells\nThey are hid-\nden and deep.",
+        "WELLS 2\nVery deep\\255\nly.",
+        "",
+        "WELLS 4\nThe end of wells.\nRivers\nThey flow.",
+    ]
+    more = f"/Outlines <</Type /Outlines /First {first} /Last {first} /Count 2>>"
+    (tmp_path / "a.pdf").write_bytes(make_pdf(*pages, more=more, Title="Water"))
+    (tmp_path / "b.pdf").write_bytes(make_pdf("Text.", Title="Microsoft Word - water.doc"))
+    documents, reader = read(tmp_path)
+    [a, b] = documents.values()
+    assert a == (
+        "Water",
+        [
+            ((), "WELLS 1"),
+            (("Deep wells",), "They are hidden and deep.\n\nVery deeply.\n\nThe end of wells."),
+            (("Rivers",), "They flow."),
+        ],
+    )
+    assert b[0] == "" and reader.pages_without_text == {f"{tmp_path.name}/a.pdf": 1}
+
+
+def test_a_pdf_that_is_encrypted_with_an_empty_password_is_read(tmp_path):
+    pytest.importorskip("pdfminer")
+    (tmp_path / "a.pdf").write_bytes(zlib.decompress(base64.b85decode(AES_PDF)))
+    assert [*read(tmp_path)[0].values()] == [("", [((), "Paid in Oslo.")])]
 
 
 def test_without_markitdown_its_files_are_named_with_the_command_that_installs_it(
@@ -132,6 +257,38 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
 
 
 @pytest.mark.parametrize(
+    ("text", "sections"),
+    [
+        ("Put the <script> last.\n\n# B\n\nend", [((), "Put the <script> last."), ((), "end")]),
+        ("Put\n<script> last.\n\nMore", [((), "Put\n\n<script> last.\n\nMore")]),
+        (
+            "Put\n<script> last.\n\nMore: </script>",
+            [((), "Put\n\n<script> last.\n\nMore: </script>")],
+        ),
+        ("a\n\n<!-- open\n\nb", [((), "a\n\n<!-- open\n\nb")]),
+        ("Use\n<nav> here.\n\nb", [((), "Use\n\n<nav> here.\n\nb")]),
+        ("list<int> of <b>x</b><br>y <!-- z -->", [((), "list<int> of x y")]),
+        ("<script>\nf()\n\ng()\n</script>\n\na\n\n<!-- b\n\nc -->", [((), "a")]),
+        ("<h1>T</h1>\n\n<table><tr><td>a<td>b</table>\n\nc", [((), "| a | b |\n\nc")]),
+        (
+            "## A\n## B\nb\n## C\n### D\n## E\n\n- e\n\n## F",
+            [
+                (("B",), "A\n\nb"),
+                (("E",), "C > D\n\ne"),
+                ((), "F"),
+            ],
+        ),
+        (  # ten levels
+            "".join(f"{'  ' * i}- {i}\n" for i in range(10)) + "\n## A\n\na",
+            [((), "\n".join("0123456789")), (("A",), "a")],
+        ),
+    ],
+)
+def test_no_text_is_lost_in_markdown(text, sections):
+    assert split_markdown(text)[1] == sections
+
+
+@pytest.mark.parametrize(
     ("page", "title", "sections"),
     [
         (
@@ -153,6 +310,11 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
             "Start",
             [((), "here")],
         ),
+        (  # a page with two headings of the first level
+            "<title>Wells - Site</title><h1>Wells</h1>deep<h1>Log</h1>new",
+            "Wells - Site",
+            [((), "deep"), (("Log",), "new")],
+        ),
         ("<?xml version='1.0'?><h1>A</h1><pre>b\n  c</pre>", "A", [((), "b\n  c")]),
     ],
 )
@@ -162,7 +324,13 @@ def test_html_is_read_without_navigation_and_its_text_is_no_markdown(page, title
 
 
 def test_a_page_of_many_or_deep_elements_is_read_quickly():
-    for page in ("<p>word" * 20_000, "<dl>" + "<dt>word<dd>" * 20_000, "<div>word " * 2_000):
+    for page in (
+        "<p>word" * 5_000,
+        "<ol>" + "<li>word</li>" * 5_000,
+        "<table>" + "<tr><td>word" * 5_000,
+        "<dl>" + "<dt>word<dd>" * 5_000,
+        "<div>word " * 2_000,
+    ):
         _, markdown = html_to_markdown(page)
         assert markdown.count("word") == page.count("word")
 
@@ -183,6 +351,7 @@ STATED = "<meta charset={}><p>{}"
         ("a.html", STATED.format("iso-2022-jp", "日本語"), "iso-2022-jp"),
         ("a.html", STATED.format("x-sjis", "日本語"), "cp932"),
         ("a.html", STATED.format('"big5"', "中文"), "big5"),
+        ("a.html", STATED.format("x-mac-roman", GERMAN), "mac-roman"),
         ("a.html", STATED.format("no-such-name", GERMAN), "cp1252"),
         ("a.html", STATED.format("x-user-defined", GERMAN), "cp1252"),
         ("a.html", STATED.format("unicode", "even"), "ascii"),
