@@ -1,9 +1,9 @@
 """Make batches of a stream: documents that are cut, shuffled and masked as they are read.
 
 A stream is read in lanes: independent parts, each with a share of the documents and a shuffle
-buffer of its own. Every batch over all processes takes equally many blocks from each lane. So the
-batches depend on the number of lanes, but not on that of the processes, each of which tokenizes
-only the documents of its own lanes. The keys of masks are hashes of seed, lane and block.
+buffer of its own. Every batch over all processes takes equally many blocks, or tokens, from each
+lane. So the batches depend on the number of lanes, but not on that of the processes, each of which
+tokenizes only the documents of its own lanes. The keys of masks are hashes of seed, lane and block.
 
 A lane shuffles windows, the blocks of some consecutive documents. A checkpoint stores where the
 present window of each lane begins; the window is cut and shuffled again when a run is resumed.
@@ -24,6 +24,9 @@ import torch
 from datasets import IterableDataset
 from datasets.distributed import split_dataset_by_node
 
+from modeling_condenser.packing import BatchShape
+
+from .batches import make_shape
 from .counter_random import random_keys
 from .data import BlockBuilder, MakePair, keyed_examples
 
@@ -31,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 PLACES = "stream_places"  # of a batch: lane -> `Place` of a window that begins in this batch
 _MANY_SHARDS = 4  # for each lane
+# Of a token budget: a lane's part should hold as many long blocks, and a block counts at least as
+# this part of the longest, so that the number of blocks is bounded.
+_BLOCKS_A_LANE, _SHORTEST = 8, 8
 _READ = 16  # documents that are read and cut together
 _FILE = "stream-{}.json"  # in a checkpoint, of each process
 
@@ -45,6 +51,8 @@ class Place(NamedTuple):
             it is not exact: then as many documents are read and left out.
         window: windows before it.
         n_blocks: blocks before it.
+        batch: of the lane, in which the block before it stands.
+        filled: blocks or tokens of this batch before it.
     """
 
     epoch: int = 0
@@ -52,12 +60,26 @@ class Place(NamedTuple):
     state: dict[str, Any] | None = None
     window: int = 0
     n_blocks: int = 0
+    batch: int = 0
+    filled: int = 0
+
+
+Columns = tuple[np.ndarray, ...]
+"""The ids of a block; of a text of which a pair is made, also where its parts begin."""
+
+
+class _Block(NamedTuple):
+    """A block of a lane, its number there, and the place of its window."""
+
+    number: int
+    columns: Columns
+    place: Place
 
 
 class _Cut(NamedTuple):
     """Blocks of consecutive documents, and where the next documents begin."""
 
-    blocks: list[tuple[np.ndarray, ...]]
+    blocks: list[Columns]
     epoch: int
     n_documents: int
     state: dict[str, Any] | None
@@ -68,7 +90,7 @@ class _Window:
 
     def __init__(self, place: Place, cuts: Iterator[_Cut], size: int):
         self.place, self._cuts, self._size = place, cuts, size
-        self.blocks: list[tuple[np.ndarray, ...]] = []
+        self.blocks: list[Columns] = []
         self._last: _Cut | None = None
 
     def fill(self, least: int) -> None:
@@ -83,7 +105,7 @@ class _Window:
 
     @property
     def next_place(self) -> Place:
-        """Where the next window begins, once this one is complete."""
+        """Where the next window begins, once this one is complete, but not in which batch."""
         assert self._last is not None
         _, epoch, n_documents, state = self._last
         n_blocks = self.place.n_blocks + len(self.blocks)
@@ -99,6 +121,9 @@ class Lane:
         builder: cuts documents; blocks of fewer than `n_parts` parts are left out.
         number, n_lanes: of this lane, and of all.
         window: blocks that are shuffled together.
+        capacity: blocks of this lane in a batch; tokens at most, with special ones, if they are
+            counted.
+        least: tokens that a block counts as at least; 0 if blocks are counted.
         seed: of the order.
     """
 
@@ -108,31 +133,46 @@ class Lane:
     number: int
     n_lanes: int
     window: int
+    capacity: int
+    least: int
     n_parts: int
     seed: int
 
-    def read(
-        self, place: Place, n_before: int
-    ) -> Iterator[tuple[int, tuple[np.ndarray, ...], Place]]:
-        """Number, columns and window of each block that follows `n_before` blocks.
+    def read(self, place: Place, first: int) -> Iterator[list[_Block]]:
+        """The blocks of each batch from the `first` on.
 
-        `place` is that of the window of the first of them, or of an earlier window.
+        `place` is that of the window in which batch `first` begins, or of an earlier window.
         """
         cuts = self._cut(place)
         window = _Window(place, cuts, self.window)
         window.fill(self.window)
+        blocks: list[_Block] = []
+        batch, filled = place.batch, place.filled
         while True:
             key = [self.seed, self.number, window.place.window]
             order = np.random.default_rng(key).permutation(len(window.blocks))
             following = _Window(window.next_place, cuts, self.window)
             for n_read, i in enumerate(order.tolist()):
+                size = self._size(window.blocks[i])
+                if filled + size > self.capacity:
+                    if batch >= first:
+                        yield blocks
+                    blocks, batch, filled = [], batch + 1, 0
                 number = window.place.n_blocks + n_read
-                if number >= n_before:
-                    yield number, window.blocks[i], window.place
+                blocks.append(_Block(number, window.blocks[i], window.place))
+                filled += size
                 # The next window fills as this one empties, so that no batch waits for all of it.
                 following.fill(n_read + 1)
             following.fill(self.window)
             window = following
+            window.place = window.place._replace(batch=batch, filled=filled)
+
+    def _size(self, columns: Columns) -> int:
+        """What a block takes of the capacity."""
+        if not self.least:
+            return 1
+        n_special = self.builder.max_length - self.builder.text_length
+        return max(len(columns[0]) + n_special, self.least)
 
     def _cut(self, place: Place) -> Iterator[_Cut]:
         """Cut the documents from a place on, a few at a time, epoch after epoch."""
@@ -163,7 +203,7 @@ class Lane:
             epoch, n_read, state = epoch + 1, 0, None
             yield _Cut([], epoch, n_read, state)
 
-    def _keep(self, columns: Mapping[str, list]) -> list[tuple[np.ndarray, ...]]:
+    def _keep(self, columns: Mapping[str, list]) -> list[Columns]:
         if "part_starts" not in columns:
             return [(ids,) for ids in columns["input_ids"]]
         rows = zip(columns["input_ids"], columns["part_starts"], strict=True)
@@ -190,11 +230,13 @@ class BlockStream(torch.utils.data.IterableDataset):
         documents: the whole stream, the same in all processes.
         builder: cuts documents into blocks, or into texts of which pairs are made.
         batch_size: blocks or pairs of a process in a batch.
+        tokens_per_batch: tokens at most of a process in a batch, instead.
         n_accumulated: batches that make a step.
         rank, n_processes: of this process, and of all.
         n_workers: of the loader in each process; others would change the order of the blocks.
         most_lanes: the stream is read in as many lanes for each worker, or in the largest common
-            divisor of this and the batch over all processes.
+            divisor of this and the batch over all processes; by tokens, in half or a quarter of
+            them and so on, if a batch would have few blocks of a lane.
         buffer: blocks in the windows of all lanes together.
         make_pair: makes a pair of a text; a block is an example without it.
 
@@ -210,7 +252,8 @@ class BlockStream(torch.utils.data.IterableDataset):
         documents: IterableDataset,
         builder: BlockBuilder,
         *,
-        batch_size: int,
+        batch_size: int = 1,
+        tokens_per_batch: int | None = None,
         n_accumulated: int = 1,
         rank: int = 0,
         n_processes: int = 1,
@@ -220,20 +263,32 @@ class BlockStream(torch.utils.data.IterableDataset):
         seed: int = 0,
         make_pair: MakePair | None = None,
     ):
-        total = batch_size * n_accumulated * n_processes
-        self.lanes_a_step = math.gcd(total, most_lanes)
-        if self.lanes_a_step % (n_accumulated * n_processes):
+        n_shares, longest = n_accumulated * n_processes, builder.max_length
+        total = (tokens_per_batch or batch_size) * n_shares
+        if tokens_per_batch is None:
+            self.lanes_a_step = math.gcd(total, most_lanes)
+        else:
+            self.lanes_a_step = _choose_lanes(total, n_shares, most_lanes, longest)
+        if self.lanes_a_step % n_shares:
             raise ValueError(
-                f"The stream has {self.lanes_a_step} lanes, the largest common divisor of the "
-                f"batch over all processes, {total}, and stream_lanes, {most_lanes}. {n_processes} "
-                f"processes x {n_accumulated} accumulated batches do not divide them: set "
-                f"stream_lanes to a multiple of {n_accumulated * n_processes}."
+                f"The stream has {self.lanes_a_step} lanes for a batch over all processes of "
+                f"{total} (stream_lanes is {most_lanes}). {n_processes} processes x "
+                f"{n_accumulated} accumulated batches do not divide them: set stream_lanes to a "
+                f"multiple of {n_shares}."
             )
         self.documents, self.builder = documents, builder
         self.n_accumulated, self.rank, self.n_processes = n_accumulated, rank, n_processes
         self.n_workers = max(n_workers, 1)
         self.n_lanes = self.lanes_a_step * self.n_workers
-        self.blocks_a_lane = total // self.lanes_a_step  # in each step
+        self.capacity = total // self.lanes_a_step  # of a lane in each step: blocks or tokens
+        self.tokens_per_batch = tokens_per_batch
+        self.least = 0 if tokens_per_batch is None else max(longest // _SHORTEST, 1)
+        if self.least and self.capacity < longest:
+            raise ValueError(
+                f"tokens_per_batch is {tokens_per_batch}, of which each of the "
+                f"{self.lanes_a_step // n_shares} lanes of a batch has {self.capacity} tokens, but "
+                f"a block may have {longest}: raise it, or lower stream_lanes."
+            )
         self.window = max(buffer // self.n_lanes, 1)
         self.seed, self.make_pair = seed, make_pair
         self.n_steps = 0  # that a resumed training has done
@@ -245,7 +300,7 @@ class BlockStream(torch.utils.data.IterableDataset):
         if worker is not None:
             fsspec.asyn.reset_lock()  # else a file system that was used before the fork may hang
         first = 0 if worker is None else worker.id
-        open_lanes: dict[int, Iterator[tuple[int, tuple[np.ndarray, ...], Place]]] = {}
+        open_lanes: dict[int, Iterator[list[_Block]]] = {}
         places: dict[int, Place] = {}
         for number in count(first, self.n_workers):
             step, part = divmod(number, self.n_accumulated)
@@ -256,13 +311,13 @@ class BlockStream(torch.utils.data.IterableDataset):
             for lane in self._lanes_of(step, part):
                 if lane not in open_lanes:
                     open_lanes[lane] = self._open(lane)
-                for n, columns, place in islice(open_lanes[lane], self.blocks_a_lane):
-                    block = self._examples(lane, n, columns)
-                    if places.get(lane) != place:
-                        places[lane] = place
+                for block in next(open_lanes[lane]):
+                    of_block = self._examples(lane, block)
+                    if places.get(lane) != block.place:
+                        places[lane] = block.place
                         self._warn_of_uneven(places)
-                        block[0] |= {PLACES: (lane, place)}
-                    examples += block
+                        of_block[0] |= {PLACES: (lane, block.place)}
+                    examples += of_block
             yield examples
 
     def _warn_of_uneven(self, places: Mapping[int, Place]) -> None:
@@ -285,7 +340,17 @@ class BlockStream(torch.utils.data.IterableDataset):
         first += (part * self.n_processes + self.rank) * size
         return range(first, first + size)
 
-    def _open(self, number: int) -> Iterator[tuple[int, tuple[np.ndarray, ...], Place]]:
+    def shape(self, masked_shares: Mapping[str, float]) -> BatchShape | None:
+        """The shape of all packed batches, if they have a token budget (`make_shape`)."""
+        if self.tokens_per_batch is None:
+            return None
+        n_lanes = self.lanes_a_step // (self.n_accumulated * self.n_processes)
+        most_blocks = n_lanes * (self.capacity // self.least)
+        return make_shape(
+            self.tokens_per_batch, most_blocks, self.builder.max_length, masked_shares
+        )
+
+    def _open(self, number: int) -> Iterator[list[_Block]]:
         documents = self.documents
         n_shards = documents.num_shards
         # Unless shards divide evenly, or nearly, lanes with few of them would be read more often.
@@ -301,25 +366,26 @@ class BlockStream(torch.utils.data.IterableDataset):
             number=number,
             n_lanes=self.n_lanes,
             window=self.window,
+            capacity=self.capacity,
+            least=self.least,
             n_parts=1 if self.make_pair is None else 2,
             seed=self.seed,
         )
         phase = number // self.lanes_a_step
         n_steps = len(range(phase, self.n_steps, self.n_workers))  # that read this lane
-        return lane.read(self.places.get(number, Place()), n_steps * self.blocks_a_lane)
+        return lane.read(self.places.get(number, Place()), n_steps)
 
-    def _examples(
-        self, lane: int, number: int, columns: tuple[np.ndarray, ...]
-    ) -> list[dict[str, Any]]:
-        keys = random_keys(self.seed, lane, number)
+    def _examples(self, lane: int, block: _Block) -> list[dict[str, Any]]:
+        keys = random_keys(self.seed, lane, block.number)
         return keyed_examples(
-            *([column] for column in columns), keys=keys, make_pair=self.make_pair
+            *([column] for column in block.columns), keys=keys, make_pair=self.make_pair
         )
 
     @property
     def _shape(self) -> dict[str, int]:
         """What the order of the blocks depends on, beside the documents and the seed."""
-        names = {"lanes": self.n_lanes, "blocks of a lane in a step": self.blocks_a_lane}
+        unit = "tokens" if self.least else "blocks"
+        names = {"lanes": self.n_lanes, f"{unit} of a lane in a step": self.capacity}
         return {**names, "blocks that are shuffled together": self.window}
 
     def save(self, folder: Path) -> None:
@@ -362,6 +428,14 @@ class StreamCollator:
             return {}
         places = dict(example[PLACES] for example in examples if PLACES in example)
         return {**self.collator(examples), PLACES: places}
+
+
+def _choose_lanes(total: int, n_shares: int, most_lanes: int, longest: int) -> int:
+    """Lanes that a budget of `total` tokens can fill well, of `stream_lanes` halved repeatedly."""
+    n_lanes = most_lanes
+    while total < _BLOCKS_A_LANE * longest * n_lanes and n_lanes % (2 * n_shares) == 0:
+        n_lanes //= 2
+    return n_lanes
 
 
 def _describe(shape: Mapping[str, int]) -> str:

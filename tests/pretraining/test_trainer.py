@@ -463,7 +463,6 @@ def test_documents_that_were_tokenized_before_are_cut_into_blocks_of_all_of_them
     ("changes", "settings", "message"),
     [
         ({}, {"max_steps": -1}, "is a stream, .* set max_steps"),
-        ({}, {"tokens_per_batch": 500}, "tokens_per_batch needs data of a known length"),
         ({}, {"ignore_data_skip": True}, "ignore_data_skip is true"),
         ({}, {"auto_find_batch_size": True}, "auto_find_batch_size cannot change batches"),
         ({"rename_column": ("text", "body")}, {}, "its columns are body.*rename_column"),
