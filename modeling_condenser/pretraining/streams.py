@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,10 +87,14 @@ class _Cut(NamedTuple):
 
 
 class _Window:
-    """Blocks that are shuffled together: of some documents, and never of two epochs."""
+    """Blocks that are shuffled together: of some documents, and never of two epochs.
 
-    def __init__(self, place: Place, cuts: Iterator[_Cut], size: int):
-        self.place, self._cuts, self._size = place, cuts, size
+    Copies are left out if they are `distinct`: in a contrast, a text would be its own negative.
+    """
+
+    def __init__(self, place: Place, cuts: Iterator[_Cut], size: int, *, distinct: bool):
+        self.place, self._cuts, self._size, self._distinct = place, cuts, size, distinct
+        self._seen: set[bytes] = set()
         self.blocks: list[Columns] = []
         self._last: _Cut | None = None
 
@@ -97,7 +102,14 @@ class _Window:
         """Read documents until there are `least` blocks, or the window is complete."""
         while len(self.blocks) < min(least, self._size) and not self._ends_epoch:
             self._last = next(self._cuts)
-            self.blocks += self._last.blocks
+            self.blocks += filter(self._is_new, self._last.blocks)
+
+    def _is_new(self, columns: Columns) -> bool:
+        if not self._distinct:
+            return True
+        n_seen = len(self._seen)
+        self._seen.add(columns[0].tobytes())
+        return len(self._seen) > n_seen
 
     @property
     def _ends_epoch(self) -> bool:
@@ -144,14 +156,15 @@ class Lane:
         `place` is that of the window in which batch `first` begins, or of an earlier window.
         """
         cuts = self._cut(place)
-        window = _Window(place, cuts, self.window)
+        open_window = partial(_Window, cuts=cuts, size=self.window, distinct=self.n_parts > 1)
+        window = open_window(place)
         window.fill(self.window)
         blocks: list[_Block] = []
         batch, filled = place.batch, place.filled
         while True:
             key = [self.seed, self.number, window.place.window]
             order = np.random.default_rng(key).permutation(len(window.blocks))
-            following = _Window(window.next_place, cuts, self.window)
+            following = open_window(window.next_place)
             for n_read, i in enumerate(order.tolist()):
                 size = self._size(window.blocks[i])
                 if filled + size > self.capacity:

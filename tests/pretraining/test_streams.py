@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,15 @@ def test_batches_of_a_token_budget_are_nearly_full_and_fit_one_shape(make, colla
         ValueError, match="1 lanes of a batch has 31 tokens, but a block may have 32"
     ):
         make(by_tokens=True, tokens_per_batch=31, most_lanes=1)
+
+
+def test_copies_among_texts_of_pairs_that_are_shuffled_together_are_left_out(make, texts):
+    rows = [{"text": text} for text in texts[:20] for _ in range(3)]
+    documents = IterableDataset.from_generator(lambda: iter(rows))
+    stream = make(documents, kind="spans", make_pair=draw_spans, most_lanes=1)
+    read = chain.from_iterable(islice(stream._open(0), 4))
+    window = [block.columns[0].tobytes() for block in read if block.place.window == 0]
+    assert len({*window}) == len(window) > 8
 
 
 def loaded(stream: BlockStream, n_batches: int) -> list[list[tuple]]:
