@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 
 from modeling_condenser import CondenserDataCollator
 from modeling_condenser.pretraining.data import BlockBuilder, build_blocks, draw_spans
-from modeling_condenser.pretraining.streams import PLACES, BlockStream, Place, StreamCollator
+from modeling_condenser.pretraining.lanes import Place
+from modeling_condenser.pretraining.streams import PLACES, BlockStream, StreamCollator
 
 BATCH = 8  # over all processes and accumulated batches
 N_TOKENS = 2048  # the same of a token budget
