@@ -196,7 +196,6 @@ def make_builder(
         tokenizer,
         max_length=arguments.max_length,
         short_block_probability=arguments.short_block_probability,
-        seed=arguments.blocks_seed,
         kind=kinds.get(arguments.objective, "blocks"),
     )
 
