@@ -73,6 +73,10 @@ class LayerCall:
         return result[0] if isinstance(result, tuple) else result
 
 
+class _Embedded(Exception):
+    """Carries the embeddings out of an encoder before its first layer runs."""
+
+
 class LayerRecorder:
     """Records what an encoder's layers are called with while a recording is open.
 
@@ -81,11 +85,14 @@ class LayerRecorder:
 
     def __init__(self, layers: list[nn.Module], repeated: nn.Module):
         self.recording: Recording | None = None
+        self.is_embedding = False
         for layer in layers:
             layer.register_forward_pre_hook(self._record_input)
         repeated.register_forward_pre_hook(self._record_call, with_kwargs=True)
 
     def _record_input(self, _: nn.Module, args: tuple[Any, ...]) -> None:
+        if self.is_embedding:
+            raise _Embedded(args[0])
         if (recording := self.recording) is not None:
             if recording.n_calls == recording.skip_from:
                 recording.early = args[0]
@@ -106,6 +113,17 @@ class LayerRecorder:
         finally:
             self.recording = None
 
+    def embed(self, encoder: nn.Module, **inputs: Any) -> torch.Tensor:
+        """The input of the encoder's first layer, (B, T, H)."""
+        self.is_embedding = True
+        try:
+            encoder(**inputs)
+        except _Embedded as embedded:
+            return embedded.args[0]
+        finally:
+            self.is_embedding = False
+        raise AssertionError("an encoder calls its first layer")
+
 
 @dataclass
 class Recording:
@@ -124,27 +142,6 @@ class Recording:
     n_calls: int = 0
     early: torch.Tensor | None = None
     call: LayerCall | None = None
-
-
-class _Embedded(Exception):
-    """Carries the embeddings out of an encoder before its first layer runs."""
-
-
-@torch.compiler.disable  # because of the exception
-def embed(encoder: nn.Module, **inputs: Any) -> torch.Tensor:
-    """The input of an encoder's first layer, (B, T, H)."""
-
-    def stop(_: nn.Module, args: tuple[Any, ...]) -> None:
-        raise _Embedded(args[0])
-
-    hook = find_layers(encoder)[0].register_forward_pre_hook(stop)
-    try:
-        encoder(**inputs)
-    except _Embedded as embedded:
-        return embedded.args[0]
-    finally:
-        hook.remove()
-    raise AssertionError("an encoder calls its first layer")
 
 
 def pool(

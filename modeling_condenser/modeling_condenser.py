@@ -43,7 +43,6 @@ from .encoder_parts import (
     build_like,
     build_lm_head,
     contract_of,
-    embed,
     find_layers,
     find_tokenizer,
     freeze_pooler,
@@ -312,17 +311,16 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             [cls_early ; early] or the embeddings of `head_input_ids` (default: `input_ids`), or
             None without a head; the encoder's output, with the `layer_call` for `run_head`.
         """
-        skip_from, rate = self.config.skip_from, self.config.head_mlm_probability
         encoder = self.condenser.encoder
-        with self.recorder.record(skip_from, rows) as recording:
+        with self.recorder.record(self.config.skip_from, rows) as recording:
             output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         output.layer_call, early = recording.call, None
-        if self._has_head and rate is None:
+        if self._has_head and head_input_ids is None:
             is_last = recording.early is None
             early = output.last_hidden_state if is_last else recording.early
         elif self._has_head:
-            ids = input_ids if head_input_ids is None else head_input_ids
-            early = embed(encoder, input_ids=ids, attention_mask=attention_mask, **kwargs)
+            inputs = {"input_ids": head_input_ids, "attention_mask": attention_mask, **kwargs}
+            early = self.recorder.embed(encoder, **inputs)
         return output.last_hidden_state, early, output
 
     @can_return_tuple

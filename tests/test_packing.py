@@ -230,9 +230,10 @@ def test_flash_attention_drops_weights_at_its_rate_and_sees_its_window(window):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["BERT", "RoBERTa", "ModernBERT"])
-@pytest.mark.parametrize("shape", [SHAPE, None])
-def test_a_compiled_model_is_one_graph_which_meets_new_batches_without_another(name, shape):
-    model, compiled = (make_model(name, n_head_layers=1) for _ in range(2))
+@pytest.mark.parametrize(("shape", "rate"), [(SHAPE, None), (None, None), (SHAPE, 0.5)])
+def test_a_compiled_model_is_one_graph_which_meets_new_batches_without_another(name, shape, rate):
+    settings: Any = {"n_head_layers": 1, "head_mlm_probability": rate}
+    model, compiled = (make_model(name, **settings) for _ in range(2))
     use_packing(compiled)
     torch.compiler.reset()
     counters.clear()
@@ -240,6 +241,10 @@ def test_a_compiled_model_is_one_graph_which_meets_new_batches_without_another(n
     n_graphs = []
     for sizes in ((6, 40), (5, 33), (8, 30), (3, 25), (7, 38)):  # blocks, longest
         batch = BACKBONES[name].batch(*sizes)
+        if rate is not None:  # masked a second time
+            ids, labels = batch["input_ids"], batch["labels"]
+            batch["head_input_ids"] = ids.where(labels == -100, 4)
+            batch["head_targets"] = labels.where(ids % 2 == 0, -100)
         found = losses_and_gradients(compiled, pack(batch, shape=shape))
         assert_same(found, losses_and_gradients(model, batch))
         n_graphs.append(counters["stats"]["unique_graphs"])

@@ -44,13 +44,13 @@ class CondenserTrainingArguments(TrainingArguments):
             the Condenser's losses on two spans of each document and a contrast of their vectors;
             "ict", the Inverse Cloze Task. With "cocondenser" and "ict", batch sizes count pairs.
         max_length: longest sequence in tokens, with special tokens.
-        short_block_probability: share of blocks of random shorter length.
+        short_block_probability: share of blocks of random shorter length; `seed` does not change
+            which.
         mlm_probability: share of a block's tokens to mask.
         bow_weight: weight of bag-of-words prediction from the late CLS (Ma et al. 2024); 0 for
             none.
         bow_weight_end: the weight at the last step, reached on a cosine; `bow_weight` by default.
             In the paper, it falls from 1.0 to 0.1.
-        blocks_seed: seed of the choice of short blocks, which `seed` does not change.
         preprocessing_workers: processes that build blocks.
         blocks_folder: folder that keeps the blocks of each text, for all runs; by default in the
             cache of `datasets`. Several nodes need one that all of them see.
@@ -78,7 +78,6 @@ class CondenserTrainingArguments(TrainingArguments):
     mlm_probability: float = 0.15
     bow_weight: float = 0.0
     bow_weight_end: float | None = None
-    blocks_seed: int = 0
     preprocessing_workers: int | None = None
     blocks_folder: str | None = None
     stream_lanes: int = 16

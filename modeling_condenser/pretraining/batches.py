@@ -44,21 +44,9 @@ class TokenBudgetBatches(BatchSampler):
         self._n_batches = -(-len(sizes) // n_processes) * n_processes
 
     def shape(self, masked_shares: Mapping[str, float]) -> BatchShape:
-        """The shape of all packed batches.
-
-        `masked_shares` are columns of labels, and the share of tokens that have one at most.
-        """
+        """The shape of all packed batches (`make_shape`)."""
         longest = int(self.lengths.max())
-        n_tokens = _round_up(self.tokens_per_batch + 1, PACK_MULTIPLE)
-        n_blocks = self._most_blocks + -(-n_tokens // longest) + 1  # with those of the filler
-        n_rows = {}
-        for name, share in masked_shares.items():
-            # CLS and labels, whose number is rounded in each block.
-            most = math.ceil(share * n_tokens + self._most_blocks / 2) + n_blocks
-            n_rows[name] = min(
-                _round_up(most, ROW_MULTIPLE), n_tokens // ROW_MULTIPLE * ROW_MULTIPLE
-            )
-        return BatchShape(n_tokens, n_blocks, longest, n_rows)
+        return make_shape(self.tokens_per_batch, self._most_blocks, longest, masked_shares)
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -80,6 +68,24 @@ class TokenBudgetBatches(BatchSampler):
             last = min(last, first + self._most_blocks)
             yield order[first:last].tolist()
             first, filled = last, int(ends[last - 1])
+
+
+def make_shape(
+    tokens_per_batch: int, most_blocks: int, longest: int, masked_shares: Mapping[str, float]
+) -> BatchShape:
+    """A shape that fits packed batches of up to so many tokens and blocks.
+
+    `longest` is the most tokens of a block; `masked_shares` are columns of labels, and the share of
+    tokens that have one at most.
+    """
+    n_tokens = _round_up(tokens_per_batch + 1, PACK_MULTIPLE)
+    n_blocks = most_blocks + -(-n_tokens // longest) + 1  # with those of the filler
+    n_rows = {}
+    for name, share in masked_shares.items():
+        # CLS and labels, whose number is rounded in each block.
+        most = math.ceil(share * n_tokens + most_blocks / 2) + n_blocks
+        n_rows[name] = min(_round_up(most, ROW_MULTIPLE), n_tokens // ROW_MULTIPLE * ROW_MULTIPLE)
+    return BatchShape(n_tokens, n_blocks, longest, n_rows)
 
 
 def _round_up(number: int, multiple: int) -> int:

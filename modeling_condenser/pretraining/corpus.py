@@ -104,7 +104,7 @@ def load_documents(corpus: Any) -> Dataset:
             file = cache_file(rows, f"{n_joined} rows joined")
             rows = rows.map(_join_rows, batched=True, batch_size=n_joined, cache_file_name=file)
         parts.append(rows)
-    return parts[0] if len(parts) == 1 else concatenate_datasets(parts)
+    return parts[0] if len(parts) == 1 else concatenate_datasets([*map(_as_strings, parts)])
 
 
 def open_stream(source: Source) -> IterableDataset:
@@ -156,6 +156,11 @@ def select_text(rows: Dataset, column: str, *, name: str, advice: str) -> Datase
     rows = rows.select_columns([column])
     if column != "text":
         rows = rows.rename_column(column, "text")
+    is_long = rows.features["text"].dtype == "large_string"  # read as it is, because a cast copies
+    return rows if is_long else _as_strings(rows)
+
+
+def _as_strings(rows: Dataset) -> Dataset:
     if rows.features == _FEATURES:
         return rows
     return rows.cast(_FEATURES, cache_file_name=cache_file(rows, "as text"))

@@ -196,7 +196,6 @@ def make_builder(
         tokenizer,
         max_length=arguments.max_length,
         short_block_probability=arguments.short_block_probability,
-        seed=arguments.blocks_seed,
         kind=kinds.get(arguments.objective, "blocks"),
     )
 
@@ -222,15 +221,11 @@ def make_stream(
             "ignore_data_skip is true, but a stream is continued at its place without reading what "
             "came before: leave it out."
         )
-    if arguments.tokens_per_batch is not None:
-        raise ValueError(
-            "tokens_per_batch needs data of a known length, but train_dataset is a stream: set "
-            "per_device_train_batch_size."
-        )
     return BlockStream(
         rows,
         make_builder(tokenizer, arguments, rows),
         batch_size=arguments.train_batch_size,
+        tokens_per_batch=arguments.tokens_per_batch,
         n_accumulated=arguments.gradient_accumulation_steps,
         rank=arguments.process_index,
         n_processes=arguments.world_size,

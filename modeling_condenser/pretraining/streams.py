@@ -1,186 +1,40 @@
 """Make batches of a stream: documents that are cut, shuffled and masked as they are read.
 
 A stream is read in lanes: independent parts, each with a share of the documents and a shuffle
-buffer of its own. Every batch over all processes takes equally many blocks from each lane. So the
-batches depend on the number of lanes, but not on that of the processes, each of which tokenizes
-only the documents of its own lanes. The keys of masks are hashes of seed, lane and block.
-
-A lane shuffles windows, the blocks of some consecutive documents. A checkpoint stores where the
-present window of each lane begins; the window is cut and shuffled again when a run is resumed.
+buffer of its own. Every batch over all processes takes equally many blocks, or tokens, from each
+lane. So the batches depend on the number of lanes, but not on that of the processes, each of which
+tokenizes only the documents of its own lanes. The keys of masks are hashes of seed, lane and block.
 """
 
 import json
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
-from itertools import count, islice
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import fsspec.asyn
-import numpy as np
 import torch
 from datasets import IterableDataset
 from datasets.distributed import split_dataset_by_node
 
+from modeling_condenser.packing import BatchShape
+
+from .batches import make_shape
 from .counter_random import random_keys
 from .data import BlockBuilder, MakePair, keyed_examples
+from .lanes import Block, Lane, Place
 
 logger = logging.getLogger(__name__)
 
 PLACES = "stream_places"  # of a batch: lane -> `Place` of a window that begins in this batch
 _MANY_SHARDS = 4  # for each lane
-_READ = 16  # documents that are read and cut together
+# Of a token budget: a lane's part should hold as many long blocks, and a block counts at least as
+# this part of the longest, so that the number of blocks is bounded.
+_BLOCKS_A_LANE, _SHORTEST = 8, 8
 _FILE = "stream-{}.json"  # in a checkpoint, of each process
-
-
-class Place(NamedTuple):
-    """Where a window of a lane begins.
-
-    Attributes:
-        epoch: how often the lane's documents were read before.
-        n_documents: documents of the lane before it in this epoch.
-        state: `IterableDataset.state_dict()` there; None at the beginning of an epoch, and where
-            it is not exact: then as many documents are read and left out.
-        window: windows before it.
-        n_blocks: blocks before it.
-    """
-
-    epoch: int = 0
-    n_documents: int = 0
-    state: dict[str, Any] | None = None
-    window: int = 0
-    n_blocks: int = 0
-
-
-class _Cut(NamedTuple):
-    """Blocks of consecutive documents, and where the next documents begin."""
-
-    blocks: list[tuple[np.ndarray, ...]]
-    epoch: int
-    n_documents: int
-    state: dict[str, Any] | None
-
-
-class _Window:
-    """Blocks that are shuffled together: of some documents, and never of two epochs."""
-
-    def __init__(self, place: Place, cuts: Iterator[_Cut], size: int):
-        self.place, self._cuts, self._size = place, cuts, size
-        self.blocks: list[tuple[np.ndarray, ...]] = []
-        self._last: _Cut | None = None
-
-    def fill(self, least: int) -> None:
-        """Read documents until there are `least` blocks, or the window is complete."""
-        while len(self.blocks) < min(least, self._size) and not self._ends_epoch:
-            self._last = next(self._cuts)
-            self.blocks += self._last.blocks
-
-    @property
-    def _ends_epoch(self) -> bool:
-        return bool(self.blocks) and self._last is not None and self._last.epoch > self.place.epoch
-
-    @property
-    def next_place(self) -> Place:
-        """Where the next window begins, once this one is complete."""
-        assert self._last is not None
-        _, epoch, n_documents, state = self._last
-        n_blocks = self.place.n_blocks + len(self.blocks)
-        return Place(epoch, n_documents, state, self.place.window + 1, n_blocks)
-
-
-@dataclass(frozen=True)
-class Lane:
-    """The shuffled blocks of a part of the documents, again and again.
-
-    Attributes:
-        documents: of this lane, with the columns that the builder reads.
-        builder: cuts documents; blocks of fewer than `n_parts` parts are left out.
-        number, n_lanes: of this lane, and of all.
-        window: blocks that are shuffled together.
-        seed: of the order.
-    """
-
-    documents: IterableDataset
-    builder: BlockBuilder
-    _: KW_ONLY
-    number: int
-    n_lanes: int
-    window: int
-    n_parts: int
-    seed: int
-
-    def read(
-        self, place: Place, n_before: int
-    ) -> Iterator[tuple[int, tuple[np.ndarray, ...], Place]]:
-        """Number, columns and window of each block that follows `n_before` blocks.
-
-        `place` is that of the window of the first of them, or of an earlier window.
-        """
-        cuts = self._cut(place)
-        window = _Window(place, cuts, self.window)
-        window.fill(self.window)
-        while True:
-            key = [self.seed, self.number, window.place.window]
-            order = np.random.default_rng(key).permutation(len(window.blocks))
-            following = _Window(window.next_place, cuts, self.window)
-            for n_read, i in enumerate(order.tolist()):
-                number = window.place.n_blocks + n_read
-                if number >= n_before:
-                    yield number, window.blocks[i], window.place
-                # The next window fills as this one empties, so that no batch waits for all of it.
-                following.fill(n_read + 1)
-            following.fill(self.window)
-            window = following
-
-    def _cut(self, place: Place) -> Iterator[_Cut]:
-        """Cut the documents from a place on, a few at a time, epoch after epoch."""
-        epoch, n_read, state = place.epoch, place.n_documents, place.state
-        can_resume = _has_exact_state(self.documents._ex_iterable)
-        while True:
-            is_whole, n_blocks = n_read == 0, 0
-            documents = self.documents
-            documents.set_epoch(epoch)
-            if state is not None:
-                documents.load_state_dict(state)
-            n_skipped = 0 if state is not None else -(-n_read // _READ)  # the last may be short
-            for batch in islice(documents.iter(batch_size=_READ), n_skipped, None):
-                n_rows = len(next(iter(batch.values())))
-                numbers = np.arange(n_read, n_read + n_rows) * self.n_lanes + self.number
-                n_read += n_rows
-                blocks = self._keep(self.builder.cut(batch, numbers.tolist()))
-                n_blocks += len(blocks)
-                yield _Cut(blocks, epoch, n_read, documents.state_dict() if can_resume else None)
-            if is_whole and n_blocks == 0:
-                raise ValueError(self._explain_nothing(epoch, n_read))
-            if self.number == 0:
-                logger.warning(
-                    "The first of %d lanes has read its %d documents %d times, and reads them "
-                    "again until max_steps.",
-                    *(self.n_lanes, n_read, epoch + 1),
-                )
-            epoch, n_read, state = epoch + 1, 0, None
-            yield _Cut([], epoch, n_read, state)
-
-    def _keep(self, columns: Mapping[str, list]) -> list[tuple[np.ndarray, ...]]:
-        if "part_starts" not in columns:
-            return [(ids,) for ids in columns["input_ids"]]
-        rows = zip(columns["input_ids"], columns["part_starts"], strict=True)
-        return [(ids, starts) for ids, starts in rows if len(starts) >= self.n_parts]
-
-    def _explain_nothing(self, epoch: int, n_read: int) -> str:
-        if epoch and not n_read:
-            return (
-                "The stream has ended before max_steps and cannot be read a second time: lower "
-                "max_steps, or make it of a function, as by IterableDataset.from_generator."
-            )
-        unit = "text" if self.n_parts == 1 else "text that can be cut in two to make a pair"
-        return (
-            f"Lane {self.number + 1} of {self.n_lanes} has {n_read} documents, and none has "
-            f"{unit}: give more documents, lower stream_lanes, or remove empty files (where their "
-            "number is a multiple of the lanes, a lane reads whole files)."
-        )
 
 
 class BlockStream(torch.utils.data.IterableDataset):
@@ -190,11 +44,13 @@ class BlockStream(torch.utils.data.IterableDataset):
         documents: the whole stream, the same in all processes.
         builder: cuts documents into blocks, or into texts of which pairs are made.
         batch_size: blocks or pairs of a process in a batch.
+        tokens_per_batch: tokens at most of a process in a batch, instead.
         n_accumulated: batches that make a step.
         rank, n_processes: of this process, and of all.
         n_workers: of the loader in each process; others would change the order of the blocks.
         most_lanes: the stream is read in as many lanes for each worker, or in the largest common
-            divisor of this and the batch over all processes.
+            divisor of this and the batch over all processes; by tokens, in half or a quarter of
+            them and so on, if a batch would have few blocks of a lane.
         buffer: blocks in the windows of all lanes together.
         make_pair: makes a pair of a text; a block is an example without it.
 
@@ -210,7 +66,8 @@ class BlockStream(torch.utils.data.IterableDataset):
         documents: IterableDataset,
         builder: BlockBuilder,
         *,
-        batch_size: int,
+        batch_size: int = 1,
+        tokens_per_batch: int | None = None,
         n_accumulated: int = 1,
         rank: int = 0,
         n_processes: int = 1,
@@ -220,20 +77,32 @@ class BlockStream(torch.utils.data.IterableDataset):
         seed: int = 0,
         make_pair: MakePair | None = None,
     ):
-        total = batch_size * n_accumulated * n_processes
-        self.lanes_a_step = math.gcd(total, most_lanes)
-        if self.lanes_a_step % (n_accumulated * n_processes):
+        n_shares, longest = n_accumulated * n_processes, builder.max_length
+        total = (tokens_per_batch or batch_size) * n_shares
+        if tokens_per_batch is None:
+            self.lanes_a_step = math.gcd(total, most_lanes)
+        else:
+            self.lanes_a_step = _choose_lanes(total, n_shares, most_lanes, longest)
+        if self.lanes_a_step % n_shares:
             raise ValueError(
-                f"The stream has {self.lanes_a_step} lanes, the largest common divisor of the "
-                f"batch over all processes, {total}, and stream_lanes, {most_lanes}. {n_processes} "
-                f"processes x {n_accumulated} accumulated batches do not divide them: set "
-                f"stream_lanes to a multiple of {n_accumulated * n_processes}."
+                f"The stream has {self.lanes_a_step} lanes for a batch over all processes of "
+                f"{total} (stream_lanes is {most_lanes}). {n_processes} processes x "
+                f"{n_accumulated} accumulated batches do not divide them: set stream_lanes to a "
+                f"multiple of {n_shares}."
             )
         self.documents, self.builder = documents, builder
         self.n_accumulated, self.rank, self.n_processes = n_accumulated, rank, n_processes
         self.n_workers = max(n_workers, 1)
         self.n_lanes = self.lanes_a_step * self.n_workers
-        self.blocks_a_lane = total // self.lanes_a_step  # in each step
+        self.capacity = total // self.lanes_a_step  # of a lane in each step: blocks or tokens
+        self.tokens_per_batch = tokens_per_batch
+        self.least = 0 if tokens_per_batch is None else max(longest // _SHORTEST, 1)
+        if self.least and self.capacity < longest:
+            raise ValueError(
+                f"tokens_per_batch is {tokens_per_batch}, of which each of the "
+                f"{self.lanes_a_step // n_shares} lanes of a batch has {self.capacity} tokens, but "
+                f"a block may have {longest}: raise it, or lower stream_lanes."
+            )
         self.window = max(buffer // self.n_lanes, 1)
         self.seed, self.make_pair = seed, make_pair
         self.n_steps = 0  # that a resumed training has done
@@ -245,7 +114,7 @@ class BlockStream(torch.utils.data.IterableDataset):
         if worker is not None:
             fsspec.asyn.reset_lock()  # else a file system that was used before the fork may hang
         first = 0 if worker is None else worker.id
-        open_lanes: dict[int, Iterator[tuple[int, tuple[np.ndarray, ...], Place]]] = {}
+        open_lanes: dict[int, Iterator[list[Block]]] = {}
         places: dict[int, Place] = {}
         for number in count(first, self.n_workers):
             step, part = divmod(number, self.n_accumulated)
@@ -256,13 +125,13 @@ class BlockStream(torch.utils.data.IterableDataset):
             for lane in self._lanes_of(step, part):
                 if lane not in open_lanes:
                     open_lanes[lane] = self._open(lane)
-                for n, columns, place in islice(open_lanes[lane], self.blocks_a_lane):
-                    block = self._examples(lane, n, columns)
-                    if places.get(lane) != place:
-                        places[lane] = place
+                for block in next(open_lanes[lane]):
+                    of_block = self._examples(lane, block)
+                    if places.get(lane) != block.place:
+                        places[lane] = block.place
                         self._warn_of_uneven(places)
-                        block[0] |= {PLACES: (lane, place)}
-                    examples += block
+                        of_block[0] |= {PLACES: (lane, block.place)}
+                    examples += of_block
             yield examples
 
     def _warn_of_uneven(self, places: Mapping[int, Place]) -> None:
@@ -285,7 +154,17 @@ class BlockStream(torch.utils.data.IterableDataset):
         first += (part * self.n_processes + self.rank) * size
         return range(first, first + size)
 
-    def _open(self, number: int) -> Iterator[tuple[int, tuple[np.ndarray, ...], Place]]:
+    def shape(self, masked_shares: Mapping[str, float]) -> BatchShape | None:
+        """The shape of all packed batches, if they have a token budget (`make_shape`)."""
+        if self.tokens_per_batch is None:
+            return None
+        n_lanes = self.lanes_a_step // (self.n_accumulated * self.n_processes)
+        most_blocks = n_lanes * (self.capacity // self.least)
+        return make_shape(
+            self.tokens_per_batch, most_blocks, self.builder.max_length, masked_shares
+        )
+
+    def _open(self, number: int) -> Iterator[list[Block]]:
         documents = self.documents
         n_shards = documents.num_shards
         # Unless shards divide evenly, or nearly, lanes with few of them would be read more often.
@@ -301,25 +180,26 @@ class BlockStream(torch.utils.data.IterableDataset):
             number=number,
             n_lanes=self.n_lanes,
             window=self.window,
+            capacity=self.capacity,
+            least=self.least,
             n_parts=1 if self.make_pair is None else 2,
             seed=self.seed,
         )
         phase = number // self.lanes_a_step
         n_steps = len(range(phase, self.n_steps, self.n_workers))  # that read this lane
-        return lane.read(self.places.get(number, Place()), n_steps * self.blocks_a_lane)
+        return lane.read(self.places.get(number, Place()), n_steps)
 
-    def _examples(
-        self, lane: int, number: int, columns: tuple[np.ndarray, ...]
-    ) -> list[dict[str, Any]]:
-        keys = random_keys(self.seed, lane, number)
+    def _examples(self, lane: int, block: Block) -> list[dict[str, Any]]:
+        keys = random_keys(self.seed, lane, block.number)
         return keyed_examples(
-            *([column] for column in columns), keys=keys, make_pair=self.make_pair
+            *([column] for column in block.columns), keys=keys, make_pair=self.make_pair
         )
 
     @property
     def _shape(self) -> dict[str, int]:
         """What the order of the blocks depends on, beside the documents and the seed."""
-        names = {"lanes": self.n_lanes, "blocks of a lane in a step": self.blocks_a_lane}
+        unit = "tokens" if self.least else "blocks"
+        names = {"lanes": self.n_lanes, f"{unit} of a lane in a step": self.capacity}
         return {**names, "blocks that are shuffled together": self.window}
 
     def save(self, folder: Path) -> None:
@@ -364,13 +244,13 @@ class StreamCollator:
         return {**self.collator(examples), PLACES: places}
 
 
+def _choose_lanes(total: int, n_shares: int, most_lanes: int, longest: int) -> int:
+    """Lanes that a budget of `total` tokens can fill well, of `stream_lanes` halved repeatedly."""
+    n_lanes = most_lanes
+    while total < _BLOCKS_A_LANE * longest * n_lanes and n_lanes % (2 * n_shares) == 0:
+        n_lanes //= 2
+    return n_lanes
+
+
 def _describe(shape: Mapping[str, int]) -> str:
     return ", ".join(f"{n} {name}" for name, n in shape.items())
-
-
-def _has_exact_state(part: Any) -> bool:
-    """Whether `state_dict` is all of a stream's state: buffers of `shuffle` are not in it."""
-    if type(part).__name__ == "BufferShuffledExamplesIterable":
-        return False
-    inner = [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", [])]
-    return all(_has_exact_state(each) for each in inner if each is not None)

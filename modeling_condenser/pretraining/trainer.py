@@ -180,12 +180,13 @@ class CondenserTrainer(ResumableTrainer):
         options: Any = {name: getattr(self.args, f"dataloader_{name}") for name in names}
         collator: Any = self.data_collator
         data = self.train_dataset
-        if isinstance(data, BlockStream):  # the batches of this process: nothing to distribute
-            return DataLoader(data, batch_size=None, collate_fn=StreamCollator(collator), **options)
-        if self.batches is None:
+        filled: Any = data if isinstance(data, BlockStream) else self.batches
+        if filled is None:
             return super().get_train_dataloader()
         if collator.packed:
-            collator = partial(collator, shape=self.batches.shape(collator.masked_shares))
+            collator = partial(collator, shape=filled.shape(collator.masked_shares))
+        if isinstance(data, BlockStream):  # the batches of this process: nothing to distribute
+            return DataLoader(data, batch_size=None, collate_fn=StreamCollator(collator), **options)
         options |= {"dataset": data, "collate_fn": collator}
         return self.accelerator.prepare(DataLoader(batch_sampler=self.batches, **options))
 

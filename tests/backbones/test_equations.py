@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from modeling_condenser.encoder_parts import embed, n_positions
+from modeling_condenser.encoder_parts import n_positions
 from modeling_condenser.packing import pack, use_packing
 from tests.backbones.encoders import BACKBONES, LAYERS, POSITIONS, VOCABULARY, Backbone
 from tests.backbones.two_encoders import TwoEncoders, our_name
@@ -140,7 +140,8 @@ def test_a_missing_or_unwanted_second_masking_is_refused():
         make_model("BERT")(**twice)
     # Without labels the head reads the block itself.
     model, ids = make_model("BERT", head_mlm_probability=0.5), once["input_ids"]
-    assert torch.equal(model.encode(ids)[1], embed(model.condenser.encoder, input_ids=ids))
+    embedded = model.recorder.embed(model.condenser.encoder, input_ids=ids)
+    assert torch.equal(model.encode(ids)[1], embedded)
     assert model(input_ids=ids).head_logits.shape == (*ids.shape, VOCABULARY)
 
 

@@ -1,11 +1,13 @@
 """Batches within a token budget: which blocks they hold, and that all have one shape."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
+from datasets import Dataset
 from torch._dynamo.utils import counters
 from transformers import set_seed
 
@@ -90,23 +92,28 @@ def test_all_batches_have_one_shape_and_hold_the_blocks_of_the_padded_ones(token
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_stream", [False, True])
 def test_a_compiled_training_compiles_once_and_has_the_losses_of_the_eager_one(
-    tmp_path, bert_folder, texts
+    tmp_path, bert_folder, texts, is_stream
 ):
+    data: Any = texts[:50]
+    if is_stream:
+        data = Dataset.from_dict({"text": data}).to_iterable_dataset()
     losses = []
     for compiled in (False, True):
         set_seed(3)
         compiling = {"torch_compile": True, "torch_compile_backend": "eager"} if compiled else {}
         settings = {"max_length": 32, "tokens_per_batch": 150, "max_steps": 4, "logging_steps": 1}
+        settings |= {"stream_lanes": 2}
         arguments = CondenserTrainingArguments(
             str(tmp_path / str(compiled)), use_cpu=True, report_to="none", **settings, **compiling
         )
-        model = CondenserForPreTraining.from_encoder(str(bert_folder))
+        model = CondenserForPreTraining.from_encoder(str(bert_folder), head_mlm_probability=0.5)
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
         counters.clear()
-        trainer = CondenserTrainer(model, arguments, train_dataset=texts[:50])
+        trainer = CondenserTrainer(model, arguments, train_dataset=data)
         trainer.train()
         losses.append([e["loss"] for e in trainer.state.log_history if "loss" in e])
     torch.compiler.reset()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, Features, Value
 
 from modeling_condenser.collection import rows as row_reading
 from modeling_condenser.collection.load import load_passages
@@ -140,6 +140,17 @@ def test_nothing_is_written_beside_a_saved_data_set(tmp_path, wordpiece_tokenize
     assert rows["text"] == ["0 1 2", "3 4 5", "6 7 8"]
     assert len(build_blocks(rows, BlockBuilder(wordpiece_tokenizer, max_length=8))) == 3
     assert sorted(tmp_path.iterdir()) == files
+
+
+def test_long_strings_are_read_without_a_copy_and_follow_others(tmp_path):
+    features = Features({"text": Value("large_string")})
+    Dataset.from_dict({"text": ["a", "b"]}, features).save_to_disk(tmp_path / "long")
+    Dataset.from_dict({"text": ["c"]}).save_to_disk(tmp_path / "short")
+    long = load_documents(str(tmp_path / "long"))
+    assert long["text"][:] == ["a", "b"]
+    assert Path(long.cache_files[0]["filename"]).parent == tmp_path / "long"
+    both = load_documents([str(tmp_path / name) for name in ("long", "short")])
+    assert both["text"][:] == ["a", "b", "c"]
 
 
 def test_sources_follow_one_another(tmp_path):

@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,13 @@ import pytest
 from datasets import Dataset, IterableDataset, load_dataset
 from torch.utils.data import DataLoader
 
+from modeling_condenser import CondenserDataCollator
 from modeling_condenser.pretraining.data import BlockBuilder, build_blocks, draw_spans
-from modeling_condenser.pretraining.streams import PLACES, BlockStream, Place, StreamCollator
+from modeling_condenser.pretraining.lanes import Place
+from modeling_condenser.pretraining.streams import PLACES, BlockStream, StreamCollator
 
 BATCH = 8  # over all processes and accumulated batches
+N_TOKENS = 2048  # the same of a token budget
 SPLITS = [(1, 1), (2, 1), (8, 1), (1, 4), (2, 4)]  # processes, accumulated batches
 
 
@@ -31,16 +34,26 @@ def files(tmp_path, texts):
 
 
 @pytest.fixture
+def collator(tokenizer):
+    return CondenserDataCollator(tokenizer, max_length=32, head_mlm_probability=0.5, packed=True)
+
+
+@pytest.fixture
 def make(tokenizer, files):
     """Makes the stream of a process; of the files by default."""
 
-    def make_stream(documents: Any = None, *, split=(1, 1), kind="blocks", **changes: Any):
+    def make_stream(
+        documents: Any = None, *, split=(1, 1), kind="blocks", by_tokens=False, **changes: Any
+    ):
         if documents is None:
             documents = load_dataset("json", data_files=files, streaming=True, split="train")
         n_processes, n_accumulated = split
         builder = BlockBuilder(tokenizer, max_length=32, kind=kind)
-        size = BATCH // (n_processes * n_accumulated)
-        options = {"seed": 5, "most_lanes": 8, "buffer": 64, "batch_size": size, **changes}
+        n_shares = n_processes * n_accumulated
+        size = {"batch_size": BATCH // n_shares}
+        if by_tokens:
+            size = {"tokens_per_batch": N_TOKENS // n_shares}
+        options = {"seed": 5, "most_lanes": 8, "buffer": 64, **size, **changes}
         return BlockStream(
             documents,
             builder,
@@ -67,11 +80,14 @@ def steps_of(make: Any, n_steps: int, **options: Any) -> list[list[tuple]]:
     return [sorted(step) for step in steps]
 
 
-@pytest.mark.parametrize("kind", ["blocks", "spans"])
+@pytest.mark.parametrize("kind", ["blocks", "spans", "tokens"])
 def test_the_batches_of_a_step_are_the_same_for_any_number_of_processes(make, kind):
-    options = {"kind": kind, "make_pair": draw_spans if kind == "spans" else None}
+    options: dict[str, Any] = {"by_tokens": True}
+    if kind != "tokens":
+        options = {"kind": kind, "make_pair": draw_spans if kind == "spans" else None}
     expected = steps_of(make, 12, **options)
-    assert {len(step) for step in expected} == {BATCH if kind == "blocks" else 2 * BATCH}
+    if kind != "tokens":
+        assert {len(step) for step in expected} == {BATCH if kind == "blocks" else 2 * BATCH}
     for split in SPLITS[1:]:
         assert steps_of(make, 12, split=split, **options) == expected, split
     assert steps_of(make, 12, **{**options, "seed": 6}) != expected
@@ -84,6 +100,35 @@ def test_the_first_epoch_holds_each_block_of_the_documents_once_in_another_order
     batches = islice(stream, -(-len(blocks) // BATCH))
     read = [ids for batch in batches for ids, _ in content(batch)][: len(blocks)]
     assert Counter(read) == Counter(expected) and read != expected
+
+
+def test_batches_of_a_token_budget_are_nearly_full_and_fit_one_shape(make, collator):
+    stream = make(by_tokens=True, tokens_per_batch=1000)
+    assert stream.n_lanes == 2  # of 8, so that each can be filled well
+    shape = stream.shape(collator.masked_shares)
+    filled, shapes = [], set()
+    for batch in islice(stream, 30):
+        filled.append(sum(len(example["input_ids"]) + 2 for example in batch))
+        packed = collator(batch, shape)
+        shapes.add(tuple((n, getattr(v, "shape", v)) for n, v in sorted(packed.items())))
+    assert max(filled) <= 1000 and sum(filled) > 0.95 * 1000 * 30
+    [sizes] = shapes
+    assert dict(sizes)["input_ids"] == (1, 1024)
+    few = make(by_tokens=True, tokens_per_batch=48, most_lanes=1)
+    assert {len(batch) for batch in islice(few, 30)} <= {1, 2, 3, 4}
+    with pytest.raises(
+        ValueError, match="1 lanes of a batch has 31 tokens, but a block may have 32"
+    ):
+        make(by_tokens=True, tokens_per_batch=31, most_lanes=1)
+
+
+def test_copies_among_texts_of_pairs_that_are_shuffled_together_are_left_out(make, texts):
+    rows = [{"text": text} for text in texts[:20] for _ in range(3)]
+    documents = IterableDataset.from_generator(lambda: iter(rows))
+    stream = make(documents, kind="spans", make_pair=draw_spans, most_lanes=1)
+    read = chain.from_iterable(islice(stream._open(0), 4))
+    window = [block.columns[0].tobytes() for block in read if block.place.window == 0]
+    assert len({*window}) == len(window) > 8
 
 
 def loaded(stream: BlockStream, n_batches: int) -> list[list[tuple]]:
@@ -119,6 +164,8 @@ def resumed(make: Any, documents: Any, folder: Path, n_steps: int, **how: Any) -
 @pytest.mark.parametrize(
     ("source", "splits"),
     [
+        ("files by tokens", ((1, 1), (1, 1))),
+        ("files by tokens", ((2, 1), (1, 4))),
         ("files", ((1, 1), (1, 1))),
         ("files", ((1, 1), (4, 1))),
         ("generator", ((2, 1), (1, 2))),
@@ -137,6 +184,7 @@ def test_a_stream_is_continued_exactly_also_by_another_number_of_processes(
         return None
 
     before, after = splits
+    make = partial(make, by_tokens="tokens" in source)
     expected = steps_of(lambda **how: make(documents(), **how), 60)
     for n_steps in (7, 50):
         folder = tmp_path / str(n_steps)

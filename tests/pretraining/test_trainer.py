@@ -463,7 +463,6 @@ def test_documents_that_were_tokenized_before_are_cut_into_blocks_of_all_of_them
     ("changes", "settings", "message"),
     [
         ({}, {"max_steps": -1}, "is a stream, .* set max_steps"),
-        ({}, {"tokens_per_batch": 500}, "tokens_per_batch needs data of a known length"),
         ({}, {"ignore_data_skip": True}, "ignore_data_skip is true"),
         ({}, {"auto_find_batch_size": True}, "auto_find_batch_size cannot change batches"),
         ({"rename_column": ("text", "body")}, {}, "its columns are body.*rename_column"),
@@ -523,3 +522,20 @@ def test_accumulated_budget_batches_take_the_step_of_their_union(make_trainer):
     for name in ("head_loss", "late_loss", "bow_loss"):
         assert entry[name] == pytest.approx(output[name].item(), rel=1e-5), name
     assert entry["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_a_stream_of_the_hub_gives_the_training_of_its_files(
+    loopback_hub, make_trainer, texts, tmp_path, kind
+):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for part in range(2):
+        rows = Dataset.from_dict({"text": texts[part * 25 : part * 25 + 25], "id": [*range(25)]})
+        getattr(rows, f"to_{kind}")(folder / f"train-{part}.{kind}")
+    loopback_hub.put(folder, "owner/texts", kind="datasets")
+    hub = load_dataset("owner/texts", split="train", streaming=True)
+    local = load_dataset(kind, data_files=f"{folder}/*", split="train", streaming=True)
+    assert hub.num_shards == 2
+    trained = losses_of(make_trainer(hub, name="hub", dataloader_num_workers=1))
+    assert trained == losses_of(make_trainer(local, dataloader_num_workers=1))

@@ -1,0 +1,223 @@
+"""Read a part of a stream: cut its documents into blocks, and shuffle these in windows.
+
+A window holds the blocks of some consecutive documents. A checkpoint stores where the present
+window of each lane begins; the window is cut and shuffled again when a run is resumed.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from datasets import IterableDataset
+
+from .data import BlockBuilder
+
+logger = logging.getLogger(__name__)
+
+_READ = 16  # documents that are read and cut together
+
+
+class Place(NamedTuple):
+    """Where a window of a lane begins.
+
+    Attributes:
+        epoch: how often the lane's documents were read before.
+        n_documents: documents of the lane before it in this epoch.
+        state: `IterableDataset.state_dict()` there; None at the beginning of an epoch, and where
+            it is not exact: then as many documents are read and left out.
+        window: windows before it.
+        n_blocks: blocks before it.
+        batch: of the lane, in which the block before it stands.
+        filled: blocks or tokens of this batch before it.
+    """
+
+    epoch: int = 0
+    n_documents: int = 0
+    state: dict[str, Any] | None = None
+    window: int = 0
+    n_blocks: int = 0
+    batch: int = 0
+    filled: int = 0
+
+
+Columns = tuple[np.ndarray, ...]
+"""The ids of a block; of a text of which a pair is made, also where its parts begin."""
+
+
+class Block(NamedTuple):
+    """A block of a lane, its number there, and the place of its window."""
+
+    number: int
+    columns: Columns
+    place: Place
+
+
+class _Cut(NamedTuple):
+    """Blocks of consecutive documents, and where the next documents begin."""
+
+    blocks: list[Columns]
+    epoch: int
+    n_documents: int
+    state: dict[str, Any] | None
+
+
+class _Window:
+    """Blocks that are shuffled together: of some documents, and never of two epochs.
+
+    Copies are left out if they are `distinct`: in a contrast, a text would be its own negative.
+    """
+
+    def __init__(self, place: Place, cuts: Iterator[_Cut], size: int, *, distinct: bool):
+        self.place, self._cuts, self._size, self._distinct = place, cuts, size, distinct
+        self._seen: set[bytes] = set()
+        self.blocks: list[Columns] = []
+        self._last: _Cut | None = None
+
+    def fill(self, least: int) -> None:
+        """Read documents until there are `least` blocks, or the window is complete."""
+        while len(self.blocks) < min(least, self._size) and not self._ends_epoch:
+            self._last = next(self._cuts)
+            self.blocks += filter(self._is_new, self._last.blocks)
+
+    def _is_new(self, columns: Columns) -> bool:
+        if not self._distinct:
+            return True
+        n_seen = len(self._seen)
+        self._seen.add(columns[0].tobytes())
+        return len(self._seen) > n_seen
+
+    @property
+    def _ends_epoch(self) -> bool:
+        return bool(self.blocks) and self._last is not None and self._last.epoch > self.place.epoch
+
+    @property
+    def next_place(self) -> Place:
+        """Where the next window begins, once this one is complete, but not in which batch."""
+        assert self._last is not None
+        _, epoch, n_documents, state = self._last
+        n_blocks = self.place.n_blocks + len(self.blocks)
+        return Place(epoch, n_documents, state, self.place.window + 1, n_blocks)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The shuffled blocks of a part of the documents, again and again.
+
+    Attributes:
+        documents: of this lane, with the columns that the builder reads.
+        builder: cuts documents; blocks of fewer than `n_parts` parts are left out.
+        number, n_lanes: of this lane, and of all.
+        window: blocks that are shuffled together.
+        capacity: blocks of this lane in a batch; tokens at most, with special ones, if they are
+            counted.
+        least: tokens that a block counts as at least; 0 if blocks are counted.
+        seed: of the order.
+    """
+
+    documents: IterableDataset
+    builder: BlockBuilder
+    _: KW_ONLY
+    number: int
+    n_lanes: int
+    window: int
+    capacity: int
+    least: int
+    n_parts: int
+    seed: int
+
+    def read(self, place: Place, first: int) -> Iterator[list[Block]]:
+        """The blocks of each batch from the `first` on.
+
+        `place` is that of the window in which batch `first` begins, or of an earlier window.
+        """
+        cuts = self._cut(place)
+        open_window = partial(_Window, cuts=cuts, size=self.window, distinct=self.n_parts > 1)
+        window = open_window(place)
+        window.fill(self.window)
+        blocks: list[Block] = []
+        batch, filled = place.batch, place.filled
+        while True:
+            key = [self.seed, self.number, window.place.window]
+            order = np.random.default_rng(key).permutation(len(window.blocks))
+            following = open_window(window.next_place)
+            for n_read, i in enumerate(order.tolist()):
+                size = self._size(window.blocks[i])
+                if filled + size > self.capacity:
+                    if batch >= first:
+                        yield blocks
+                    blocks, batch, filled = [], batch + 1, 0
+                number = window.place.n_blocks + n_read
+                blocks.append(Block(number, window.blocks[i], window.place))
+                filled += size
+                # The next window fills as this one empties, so that no batch waits for all of it.
+                following.fill(n_read + 1)
+            following.fill(self.window)
+            window = following
+            window.place = window.place._replace(batch=batch, filled=filled)
+
+    def _size(self, columns: Columns) -> int:
+        """What a block takes of the capacity."""
+        if not self.least:
+            return 1
+        n_special = self.builder.max_length - self.builder.text_length
+        return max(len(columns[0]) + n_special, self.least)
+
+    def _cut(self, place: Place) -> Iterator[_Cut]:
+        """Cut the documents from a place on, a few at a time, epoch after epoch."""
+        epoch, n_read, state = place.epoch, place.n_documents, place.state
+        can_resume = _has_exact_state(self.documents._ex_iterable)
+        while True:
+            is_whole, n_blocks = n_read == 0, 0
+            documents = self.documents
+            documents.set_epoch(epoch)
+            if state is not None:
+                documents.load_state_dict(state)
+            n_skipped = 0 if state is not None else -(-n_read // _READ)  # the last may be short
+            for batch in islice(documents.iter(batch_size=_READ), n_skipped, None):
+                n_rows = len(next(iter(batch.values())))
+                numbers = np.arange(n_read, n_read + n_rows) * self.n_lanes + self.number
+                n_read += n_rows
+                blocks = self._keep(self.builder.cut(batch, numbers.tolist()))
+                n_blocks += len(blocks)
+                yield _Cut(blocks, epoch, n_read, documents.state_dict() if can_resume else None)
+            if is_whole and n_blocks == 0:
+                raise ValueError(self._explain_nothing(epoch, n_read))
+            if self.number == 0:
+                logger.warning(
+                    "The first of %d lanes has read its %d documents %d times, and reads them "
+                    "again until max_steps.",
+                    *(self.n_lanes, n_read, epoch + 1),
+                )
+            epoch, n_read, state = epoch + 1, 0, None
+            yield _Cut([], epoch, n_read, state)
+
+    def _keep(self, columns: Mapping[str, list]) -> list[Columns]:
+        if "part_starts" not in columns:
+            return [(ids,) for ids in columns["input_ids"]]
+        rows = zip(columns["input_ids"], columns["part_starts"], strict=True)
+        return [(ids, starts) for ids, starts in rows if len(starts) >= self.n_parts]
+
+    def _explain_nothing(self, epoch: int, n_read: int) -> str:
+        if epoch and not n_read:
+            return (
+                "The stream has ended before max_steps and cannot be read a second time: lower "
+                "max_steps, or make it of a function, as by IterableDataset.from_generator."
+            )
+        unit = "text" if self.n_parts == 1 else "text that can be cut in two to make a pair"
+        return (
+            f"Lane {self.number + 1} of {self.n_lanes} has {n_read} documents, and none has "
+            f"{unit}: give more documents, lower stream_lanes, or remove empty files (where their "
+            "number is a multiple of the lanes, a lane reads whole files)."
+        )
+
+
+def _has_exact_state(part: Any) -> bool:
+    """Whether `state_dict` is all of a stream's state: buffers of `shuffle` are not in it."""
+    if type(part).__name__ == "BufferShuffledExamplesIterable":
+        return False
+    inner = [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", [])]
+    return all(_has_exact_state(each) for each in inner if each is not None)
