@@ -157,7 +157,7 @@ def pool(
         hidden: (B, T, H), or (1, N, H) of a packed batch.
         pooling: "cls", each block's first vector, or "mean", the mean of all its vectors.
         attention_mask: (B, T), 1 for tokens and 0 for padding; by default all are tokens.
-        starts: (B + 1,) where the blocks of a packed batch begin.
+        starts: (B + 1,) where the blocks of a packed batch begin; some may be empty.
 
     Returns:
         (B, 1, H); of a packed batch (1, B, H).
@@ -344,6 +344,9 @@ def build_lm_head(encoder_config: Any) -> tuple[nn.Module, dict[str, str]]:
     masked_lm.config = encoder_config
     lm_head, tied = take_lm_head(masked_lm)
     lm_head.to_empty(device=torch.get_default_device())
+    with torch.no_grad():
+        for parameter in lm_head.parameters():
+            parameter.zero_()  # some are filled by no module, such as the bias of Data2VecText
     for module in lm_head.modules():
         if callable(reset := getattr(module, "reset_parameters", None)):
             reset()

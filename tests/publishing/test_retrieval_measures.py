@@ -10,7 +10,7 @@ import pytest
 from datasets import Dataset
 
 from modeling_condenser import publishing
-from modeling_condenser.evaluation.measures import evaluate_run
+from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, evaluate_run
 from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
 
 pytestmark = pytest.mark.slow  # importing `evaluate` takes seconds
@@ -56,6 +56,7 @@ def test_ranked_passages_are_measured_as_by_this_project():
     assert theirs.pop("per_query") == ours.per_query
     assert theirs == pytest.approx(ours.means, abs=1e-12)
     assert all(0 < value < 1 for value in theirs.values())
+    assert tuple(compute(**rows)) == DEFAULT_MEASURES
     for name in ("NCDG@10", "R", "MRR@0"):
         with pytest.raises(ValueError, match=f"unknown measure '{name}': expected"):
             compute(**rows, measures=[name])
