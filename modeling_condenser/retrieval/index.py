@@ -1,10 +1,13 @@
 """`Index` answers queries from a collection, for an application: by BM25, an encoder, or both.
 
-index.json       the system, and the settings of its search; written first
-passages.arrow   ids, titles, texts, headings and files; written last, so they tell what is complete
-bm25, embeddings, index-*   of the system
+index.json   the system, the settings of its search, and the number of the folder that is complete
+1, 2, ...    passages.arrow (ids, titles, texts, headings, files), bm25, embeddings, index-*
+
+An update makes the next folder, with links to the vectors, and then changes the number. So a killed
+one changes nothing.
 """
 
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,6 +31,7 @@ from modeling_condenser.collection.collection import (
 from modeling_condenser.collection.load import CORPUS_FILE, load_dev, load_passages
 from modeling_condenser.collection.rows import iterate_rows
 from modeling_condenser.collection.rows import read_json as read_json_rows
+from modeling_condenser.encoding.embeddings import hash_passages, id_column
 from modeling_condenser.files.run_folder import (
     atomic_file,
     atomic_folder,
@@ -37,7 +41,7 @@ from modeling_condenser.files.run_folder import (
 )
 from modeling_condenser.files.settings import parse_settings
 
-from .dense import DenseSearcher, SearchSettings
+from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
 from .runs import FUSIONS
 from .systems import HybridSearcher, Searcher, System, SystemLike, open_searcher, parse_systems
 from .words import Words, recognize_language
@@ -70,6 +74,14 @@ class Passage(NamedTuple):
     file: str = ""
 
 
+class Changes(NamedTuple):
+    """What an update changed: ids of passages that are new, have another title or text, or went."""
+
+    added: list[str]
+    changed: list[str]
+    dropped: list[str]
+
+
 class _State(NamedTuple):
     """What a search reads; an update replaces all of it at once."""
 
@@ -82,12 +94,15 @@ class _State(NamedTuple):
 class Index:
     """Passages that can be searched from many threads, also during an update.
 
+    A forked process may search, too (gunicorn's `preload_app`), on one core.
+
     Example:
         >>> index = Index.build({"a": "At a spring.", "b": "In May."}, "bm25")
         >>> [[passage]] = index.search(["where is the spring?"], k=1)
         >>> passage.id, passage.text, passage.words
         ('a', 'At a spring.', ('spring',))
         >>> index.update({"a": "At a spring.", "c": "In the hills."})
+        Changes(added=['c'], changed=[], dropped=['b'])
         >>> index.save("my-index")
         >>> index = Index.open("my-index")
 
@@ -97,7 +112,9 @@ class Index:
     def __init__(self, folder: Path, system: System, settings: SearchSettings) -> None:
         self.folder, self.system, self.settings = folder, system, settings
         self._updating = Lock()
+        self._process = os.getpid()
         self._temporary: tempfile.TemporaryDirectory | None = None
+        self._version = 0
         self._state: _State
 
     @classmethod
@@ -141,14 +158,15 @@ class Index:
     def open(cls, folder: str | Path) -> "Index":
         """Open an index."""
         folder = Path(folder).resolve()
-        if not (folder / PASSAGES_FILE).is_file():
-            raise FileNotFoundError(f"{folder} holds no complete index: use Index.build first.")
         content = read_json(folder / INDEX_FILE, {})
+        if not content.get("version"):
+            raise FileNotFoundError(f"{folder} holds no complete index: use Index.build first.")
         names = [field.name for field in fields(SearchSettings)]  # earlier versions wrote more
         settings = SearchSettings(**{name: content["settings"].get(name) for name in names})
         [system] = parse_systems([content["system"]], settings)
         index = cls(folder, system, settings)
-        index._state = index._prepare(Dataset.from_file(str(folder / PASSAGES_FILE)))
+        index._version = content["version"]
+        index._state = index._prepare(folder / str(index._version))
         return index
 
     def save(self, folder: str | Path) -> None:
@@ -157,22 +175,26 @@ class Index:
         with self._updating, atomic_folder(Path(folder)) as new:
             shutil.copytree(self.folder, new, dirs_exist_ok=True)
 
-    def update(self, passages: PassageSource) -> None:
+    def update(self, passages: PassageSource) -> Changes:
         """Change the index to these passages: encode new and changed ones, and drop all others.
 
-        Passages are the same if title and text are. Searches go on with the earlier ones
-        meanwhile. After a killed update, `open` has the earlier passages, whose vectors or index
-        may be made again.
+        Passages are the same if title and text are. Searches go on with the earlier ones meanwhile.
+        After a killed update, `open` has the earlier passages: update again.
         """
+        before = self._state.passages
         self._replace(passages)
+        return _compare(before, self._state.passages)
 
     def search(self, queries: Sequence[str], k: int = 10) -> list[list[Passage]]:
         """Find the best `k` passages for each query, best first; fewer if BM25 finds fewer."""
         texts = {str(place): query for place, query in enumerate(queries)}
         if isinstance(queries, str) or not all(isinstance(text, str) for text in texts.values()):
             raise ValueError(f"Got {queries!r:.80}, expected a list of queries, such as [query].")
-        if k < 1:
-            raise ValueError(f"k is {k}, expected at least 1.")
+        if not isinstance(k, int | np.integer) or k < 1:
+            raise ValueError(f"k is {k}, expected a whole number of at least 1.")
+        for query in texts.values():
+            _check_text(query, "the query")
+        self._stay_usable_after_fork()
         passages, rows_of, searcher, words = self._state
         with show_bars(False):
             run = searcher.search(texts, k)
@@ -195,30 +217,40 @@ class Index:
         return f"Index({len(self):,} passages, {self.system.text}, {self.folder})"
 
     def _replace(self, source: PassageSource, dev: Collection | None = None) -> None:
-        """Index other passages, and replace the files of the earlier ones."""
+        """Index other passages in the next folder, and remove that of the earlier ones."""
         with self._updating:
             table = _read_passages(source)
-            self.folder.mkdir(parents=True, exist_ok=True)
+            earlier, version = self.folder / str(self._version), self._version + 1
+            folder = self.folder / str(version)
+            folder.mkdir(parents=True, exist_ok=True)  # perhaps of a killed call
             self._write_settings()
-            new = self.folder / f".{PASSAGES_FILE}.new"
-            with atomic_file(new) as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
+            vectors = EMBEDDINGS_FOLDER
+            if (earlier / vectors).is_dir() and not (folder / vectors).exists():
+                with atomic_folder(folder / vectors) as new:
+                    shutil.copytree(earlier / vectors, new, copy_function=_link, dirs_exist_ok=True)
+            with (
+                atomic_file(folder / PASSAGES_FILE) as file,
+                pa.ipc.new_stream(file, _SCHEMA) as stream,
+            ):
                 for batch in table.with_format("arrow").iter(batch_size=1000):
                     stream.write_table(batch.cast(_SCHEMA))
-            state = self._prepare(Dataset.from_file(str(new)), dev)
+            state = self._prepare(folder, dev)
+            self._version = version
             self._write_settings()  # with the fusion that was chosen
-            new.replace(self.folder / PASSAGES_FILE)
             self._state = state
+            shutil.rmtree(earlier, ignore_errors=True)
 
     def _write_settings(self) -> None:
         content = {"system": self.system.text, "settings": asdict(self.settings)}
-        write_json(self.folder / INDEX_FILE, content)
+        write_json(self.folder / INDEX_FILE, {**content, "version": self._version})
 
-    def _prepare(self, passages: Dataset, dev: Collection | None = None) -> _State:
-        """Open the system on passages, and complete what it stores."""
+    def _prepare(self, folder: Path, dev: Collection | None = None) -> _State:
+        """Open the system on the passages of a folder, and complete what it stores."""
+        passages = Dataset.from_file(str(folder / PASSAGES_FILE))
         searcher: Any = open_searcher(
-            self.system, passages, self.folder, settings=self.settings, dev=dev, replace_all=True
+            self.system, passages, folder, settings=self.settings, dev=dev, replace_all=True
         )
-        searcher.search({"": "a"}, 1)  # opens all files, which an update replaces
+        searcher.search({"": "a"}, 1)  # opens all files, which an update removes
         bm25 = searcher
         if isinstance(searcher, HybridSearcher):
             [fusion] = [name for name, each in FUSIONS.items() if each == searcher.fusion]
@@ -228,10 +260,50 @@ class Index:
         words = Words(recognize_language(passages)) if is_dense else bm25.words
         return _State(passages.with_format("arrow"), PassageIndex(passages), searcher, words)
 
+    def _stay_usable_after_fork(self) -> None:
+        """Compute on one core in a forked process, where OpenMP's other threads do not exist."""
+        if self._process != os.getpid():
+            if self.system.has_vectors:
+                import faiss
+                import torch
+
+                torch.set_num_threads(1)
+                faiss.omp_set_num_threads(1)
+            self._process = os.getpid()
+
+
+def _link(source: str, target: str) -> None:
+    """Make a hard link of a file, which is never changed in place; else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _compare(before: Dataset, after: Dataset) -> Changes:
+    earlier, now = (
+        dict(zip(id_column(passages).to_pylist(), hash_passages(passages).tolist(), strict=True))
+        for passages in (before, after)
+    )
+    added = [name for name in now if name not in earlier]
+    changed = [name for name, content in now.items() if earlier.get(name, content) != content]
+    return Changes(added, changed, [name for name in earlier if name not in now])
+
+
+def _check_text(text: str, what: str) -> None:
+    """Raise a ValueError of a text with half a character, which cannot be encoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{what} is {text!r:.80}, which has half of a character (a lone surrogate): replace it "
+            "by text.encode(errors='replace').decode()."
+        ) from None
+
 
 def _check_folder(folder: Path) -> None:
     """Raise a FileExistsError unless a folder is new, empty, or of a killed `build`."""
-    is_partial = (folder / INDEX_FILE).is_file() and not (folder / PASSAGES_FILE).is_file()
+    is_partial = read_json(folder / INDEX_FILE, {}).get("version") == 0
     if folder.is_file() or (any(folder.glob("[!.]*")) and not is_partial):
         raise FileExistsError(
             f"{folder} is not empty: name a new folder, or use Index.open and update."
@@ -267,6 +339,9 @@ def _read_passages(source: PassageSource) -> Dataset:
     if not isinstance(source, Dataset):
         texts = list(source.values() if isinstance(source, Mapping) else source)
         ids = list(source) if isinstance(source, Mapping) else list(map(str, range(len(texts))))
+        for name, text in zip(ids, texts, strict=True):
+            if isinstance(text, str):  # other values are refused below
+                _check_text(text, f"the text of passage {name!r}")
         source = Dataset.from_dict({"_id": ids, "title": [""] * len(ids), "text": texts})
     if missing := set(COLUMNS) - set(source.column_names):
         raise ValueError(f"The data set lacks {', '.join(sorted(missing))}: expected {COLUMNS}.")

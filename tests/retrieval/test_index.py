@@ -2,11 +2,13 @@
 
 import json
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 
 from modeling_condenser import Index
@@ -80,20 +82,23 @@ def test_an_update_encodes_what_is_new_and_a_killed_one_changes_no_answer(
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    # The embeddings are replaced, but not the index of BM25.
+    # The new passages are encoded, but BM25 does not index them.
     monkeypatch.setattr(Bm25, "_make_index", fail)
     with pytest.raises(KeyboardInterrupt):
         index.update(changed)
     monkeypatch.undo()
     assert index.search(queries, k=60) == before
-    reopened = Index.open(tmp_path / "index")
-    answers = reopened.search(queries, k=60)
-    assert [[p.id for p in hits] for hits in answers] == [[p.id for p in hits] for hits in before]
     encoded = note_encoded(monkeypatch)
-    reopened.update(changed)
-    assert encoded == [rows[3]["_id"], "new"]
-    reopened.update(changed)
-    assert len(encoded) == 2 and len(reopened) == len(rows)
+    reopened = Index.open(tmp_path / "index")
+    assert reopened.search(queries, k=60) == before
+    dropped = passages["_id"][10:12]
+    assert reopened.update(changed) == (["new"], [rows[3]["_id"]], dropped)
+    assert encoded == []  # the killed call had encoded them
+    assert reopened.update(passages) == (dropped, [rows[3]["_id"]], ["new"])
+    assert encoded == [rows[3]["_id"], *dropped]
+    assert reopened.update(changed) == (["new"], [rows[3]["_id"]], dropped)
+    assert reopened.update(changed) == ([], [], []) and len(reopened) == len(rows)
+    assert sorted(each.name for each in reopened.folder.iterdir()) == ["5", "index.json"]
     fresh = Index.build(changed, f"hybrid:{retriever}", folder=tmp_path / "fresh")
     expected = fresh.search(queries, k=60)
     for each in (reopened, Index.open(tmp_path / "index")):
@@ -145,6 +150,22 @@ def test_eight_threads_get_the_answers_of_one_also_during_an_update(
     assert hits == expected * 2
 
 
+@pytest.mark.parametrize("settings", [{}, {"index": "IVF2,Flat"}])
+def test_a_forked_process_gets_the_answers_of_its_parent(settings, retriever, collection):
+    index = Index.build(str(collection), f"hybrid:{retriever}", **settings)
+    queries, n_threads = ["glacier", "telescope"], torch.get_num_threads()
+    torch.set_num_threads(2)  # the child has but one of these threads
+    expected = [[hit.id for hit in hits] for hits in index.search(queries)]
+    process = os.fork()
+    if process == 0:
+        signal.alarm(20)  # ends a child that waits for a thread
+        actual = [[hit.id for hit in hits] for hits in index.search(queries)]
+        os._exit(actual != expected)
+    assert os.waitpid(process, 0)[1] == 0
+    assert [[hit.id for hit in hits] for hits in index.search(queries)] == expected
+    torch.set_num_threads(n_threads)
+
+
 def test_the_example_of_the_docs_prints_what_they_say(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "application.md").read_text()
@@ -176,6 +197,9 @@ def test_what_does_not_fit_is_refused(tmp_path):
         (ValueError, "lacks _id, title", lambda: index.update(Dataset.from_dict({"text": [""]}))),
         (ValueError, "expected a list of queries", lambda: index.search("snow")),
         (ValueError, "k is 0", lambda: index.search(["snow"], k=0)),
+        (ValueError, "k is 2.5, expected a whole", lambda: index.search(["snow"], k=2.5)),  # type: ignore[arg-type]
+        (ValueError, "the query is .* half of a character", lambda: index.search(["\ud83d"])),
+        (ValueError, "passage 'a' is .* half of a char", lambda: index.update({"a": "\ude00"})),
     ):
         with pytest.raises(error, match=message):
             call()
@@ -197,17 +221,3 @@ def test_chinese_passages_in_an_odd_folder_are_all_replaced_from_another_folder(
     for each in (index, Index.open("../my index [1]")):
         [actual] = each.search(["山上谷里"], k=5)
         assert {passage.id for passage in actual} == {"山", "谷"} and len(each) == 2
-
-
-def test_an_update_is_seen_where_the_times_of_files_are_coarse(tmp_path, monkeypatch):
-    read = Dataset.from_file
-
-    def read_with_a_fixed_time(file, *args, **kwargs):
-        os.utime(file, (0, 0))
-        return read(file, *args, **kwargs)
-
-    monkeypatch.setattr(Dataset, "from_file", read_with_a_fixed_time)
-    index = Index.build({"a": "a red fox", "b": "a grey wolf"}, "bm25", folder=tmp_path / "i")
-    for animal in ("whale", "frog"):
-        index.update({"a": "a red fox", "c": f"a blue {animal}"})
-        assert [[hit.id for hit in hits] for hits in index.search([animal, "wolf"])] == [["c"], []]
