@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,11 @@ from modeling_condenser.collection.collection import find_rows
 from modeling_condenser.collection.load import load_dev, load_passages, name_collection
 from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.index import load_with_sources
+from modeling_condenser.retrieval.index import Passage, load_with_sources, make_passage
 from modeling_condenser.retrieval.systems import Searcher, as_folder, open_searcher, parse_systems
+from modeling_condenser.retrieval.words import Words, recognize_language
+
+_SHOWN = 300  # characters of a passage, but whole sentences
 
 
 @dataclass(frozen=True)
@@ -64,15 +67,19 @@ def run(**settings: Any) -> None:
         settings=search,
         dev=load_dev(fields.collection, judged="") if system.kind == "hybrid" else None,
     )
+    words = Words(recognize_language(passages))
     for query in [fields.query] if fields.query is not None else _ask():
         hits = find(searcher, passages, query, depth=fields.k)
         if fields.json:
             answer = json.dumps({"query": query, "passages": hits}, ensure_ascii=False)
         else:
-            answer = _as_text(hits)
+            answer = "\n".join(_as_text(hits, query, words)) or "nothing found"
             if fields.query is None and not sys.stdin.isatty():
                 answer = f"{query}\n{answer}"
         print(answer, flush=True)
+    if fields.query is not None and not fields.json:
+        call = f"Index.build({fields.collection!r}, {system.text!r})"
+        print(f"in an application: modeling_condenser.{call}")
 
 
 def find(searcher: Searcher, passages: Dataset, query: str, *, depth: int) -> list[dict[str, Any]]:
@@ -86,13 +93,27 @@ def find(searcher: Searcher, passages: Dataset, query: str, *, depth: int) -> li
     return hits
 
 
-def _as_text(hits: Sequence[dict[str, Any]]) -> str:
-    lines = []
-    for rank, passage in enumerate(hits, start=1):
-        title, text = (" ".join(passage[name].split()) for name in ("title", "text"))
-        lines.append(f"{rank}. {passage['id']}  ({passage['score']:.4g})  {title}".rstrip())
-        lines.append(f"   {text[:160]}")
-    return "\n".join(lines) or "nothing found"
+def _as_text(hits: list[dict[str, Any]], query: str, words: Words) -> Iterator[str]:
+    """The lines that show the passages."""
+    for rank, hit in enumerate(hits, start=1):
+        passage = make_passage({**hit, "_id": hit["id"]}, hit["score"], query, words)
+        title = " ".join(passage.title.split())
+        yield f"{rank}. {passage.id}  ({passage.score:.4g})  {title}".rstrip()
+        yield f"   {_cut_out(passage)}"
+
+
+def _cut_out(passage: Passage) -> str:
+    """A short text, or the sentence that matches the query and those after it that fit."""
+    from modeling_condenser.collection.sentences import sentence_starts  # nltk takes a second
+
+    if len(passage.text) <= _SHOWN:
+        return " ".join(passage.text.split())
+    first = passage.text.find(passage.sentence)
+    stop = first + len(passage.sentence)
+    for end in [*sentence_starts(passage.text), len(passage.text)]:
+        if stop < end <= first + _SHOWN:
+            stop = end
+    return " ".join(passage.text[first:stop].split())
 
 
 def _ask() -> Iterator[str]:

@@ -20,7 +20,9 @@ from modeling_condenser.files.run_folder import bar, build_once
 
 from .runs import Run, cut_run
 from .without_jax import bm25s
-from .words import LANGUAGES, PlainWords, Words, recognize_language
+from .words import LANGUAGES, NO_LANGUAGE, PlainWords, Words, recognize_language
+
+logger = logging.getLogger(__name__)
 
 INDEX_FOLDER = "index"
 DEFAULT_PRESET = "default"
@@ -82,7 +84,15 @@ class Bm25:
             raise ValueError(
                 f"k1 is {self.k1} and b is {self.b}: expected k1 from 0, and b from 0 to 1."
             )
-        language = language or recognize_language(passages)
+        if language is None:
+            language = recognize_language(passages)
+            logger.info(
+                "BM25: the language was not recognised, so nothing is stemmed and no word left "
+                "out; bm25,language=german chooses German."
+                if language == NO_LANGUAGE
+                else f"BM25: the text looks {language.title()}, so words are stemmed and stopwords "
+                "left out in this language; bm25,language=none keeps all words as they are."
+            )
         self.words = Words(language) if preset == DEFAULT_PRESET else PlainWords(language)
         self._ids = id_column(passages)
         if folder is None:

@@ -203,11 +203,8 @@ class Index:
         rows = {row["_id"]: row for row in table.to_pylist()}
         answers = []
         for place, query in texts.items():
-            asked = {word: words.term(word) for word in words.split(query)}
-            scores = run.get(place, {})
-            answers.append(
-                [_show(rows[name], score, asked, words) for name, score in scores.items()]
-            )
+            found = run.get(place, {}).items()
+            answers.append([make_passage(rows[name], score, query, words) for name, score in found])
         return answers
 
     def __len__(self) -> int:
@@ -354,12 +351,10 @@ def _read_passages(source: PassageSource) -> Dataset:
     return source.select_columns(_SCHEMA.names)
 
 
-def _show(row: Mapping[str, str], score: float, asked: Mapping[str, str], words: Words) -> Passage:
-    """Make an answer of a row, with the words and the sentence that match the query.
-
-    `asked` holds the term of each word of the query, which is empty for a stopword.
-    """
+def make_passage(row: Mapping[str, Any], score: float, query: str, words: Words) -> Passage:
+    """Make an answer of a row, with the words and the sentence that match the query."""
     title, text = row["title"], row["text"]
+    asked = {word: words.term(word) for word in words.split(query)}  # empty for a stopword
     terms = set(words.terms(f"{title} {text}"))
     common = tuple(word for word, term in asked.items() if term in terms)
 
@@ -371,5 +366,5 @@ def _show(row: Mapping[str, str], score: float, asked: Mapping[str, str], words:
     starts = [*sentence_starts(text), len(text)]
     sentences = [text[start:end].strip() for start, end in pairwise(starts)]
     best = max(sentences, key=count_common, default="")
-    source = (row["headings"], row["file"])
+    source = [row.get(name, "") for name in SOURCE_COLUMNS]
     return Passage(row["_id"], title, text, score, common, best, *source)

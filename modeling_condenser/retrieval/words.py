@@ -5,7 +5,6 @@ is recognised by its most frequent words. `PlainWords` is the analysis of this p
 the papers: two characters and more, no stems.
 """
 
-import logging
 import re
 import unicodedata
 from collections import Counter
@@ -19,8 +18,6 @@ from datasets import Dataset
 from modeling_condenser.collection.rows import iterate_rows
 
 from .without_jax import bm25s
-
-logger = logging.getLogger(__name__)
 
 # Code, name in Snowball, and most frequent words of a language, if it is to be recognised. Those
 # with "-" have no stemmer, and are here so that they are not taken for a neighbour.
@@ -241,15 +238,4 @@ def recognize_language(passages: Dataset) -> str:
     }
     language = max(shares, key=shares.__getitem__, default=NO_LANGUAGE)
     is_sure = language in LANGUAGES and shares.get(language, 0) >= _LEAST_SHARE * counts.total()
-    if not is_sure:
-        logger.info(
-            "BM25: the language was not recognised, so nothing is stemmed and no word left out; "
-            "bm25,language=german chooses German."
-        )
-        return NO_LANGUAGE
-    logger.info(
-        "BM25: the text looks %s, so words are stemmed and stopwords left out in this language; "
-        "bm25,language=none keeps all words as they are.",
-        language.title(),
-    )
-    return language
+    return language if is_sure else NO_LANGUAGE
