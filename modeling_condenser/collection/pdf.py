@@ -10,6 +10,7 @@ from typing import IO, Any
 from .markdown import HeadingPath, Section, gather_sections
 
 _HYPHENATED = re.compile(r"(?<=\w)[-\xad]\n(?=[a-zß-ÿ])")  # a word that continues on the next line
+_UNKNOWN = re.compile(r"\(cid:\d+\)")  # a glyph of which the file does not say the character
 _LIGATURE = re.compile("[\ufb00-\ufb06]")
 _DOTS = re.compile(r"(?:[ \t]?\.){5,}")  # between a heading and its page
 _FILE_NAME = re.compile(r"Microsoft Word - .*|.*\.\w{1,5}")  # no title
@@ -32,7 +33,7 @@ def read_pdf(stream: IO[bytes]) -> tuple[str, list[Section], int]:
     from pdfminer.utils import decode_text
 
     file: Any = stream  # which may be compressed
-    pages = extract_text(file).split("\f")[:-1]
+    pages = _UNKNOWN.sub("", extract_text(file)).split("\f")[:-1]
     document = PDFDocument(PDFParser(file))
     stated = resolve1(document.info[0].get("Title")) if document.info else None
     title = " ".join(decode_text(stated).split()) if isinstance(stated, bytes) else ""
