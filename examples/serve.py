@@ -53,8 +53,7 @@ def describe(passage: Passage) -> dict[str, str]:
         before = f"… {before[-BEFORE:].partition(' ')[2]}"
     if len(after) > AFTER:
         after = f"{after[:AFTER].rpartition(' ')[0]} …"
-    # Passages of `condenser collect` have the file and the headings that they were cut from.
-    source = [getattr(passage, "file", ""), getattr(passage, "headings", ""), passage.id]
+    source = [passage.file, passage.headings, passage.id]
     return {
         "title": passage.title or passage.id,
         "source": " · ".join(part for part in source if part),

@@ -14,7 +14,12 @@ from modeling_condenser.collection.collection import find_rows
 from modeling_condenser.collection.load import load_dev, load_passages, name_collection
 from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.index import Passage, load_with_sources, make_passage
+from modeling_condenser.retrieval.index import (
+    Passage,
+    check_text,
+    load_with_sources,
+    make_passage,
+)
 from modeling_condenser.retrieval.systems import Searcher, as_folder, open_searcher, parse_systems
 from modeling_condenser.retrieval.words import Words, recognize_language
 
@@ -84,6 +89,7 @@ def run(**settings: Any) -> None:
 
 def find(searcher: Searcher, passages: Dataset, query: str, *, depth: int) -> list[dict[str, Any]]:
     """Find the best `depth` passages for one query: id, score, and the other columns."""
+    check_text(query, "the query")
     scores = searcher.search({"query": query}, depth).get("query", {})
     rows = find_rows(passages, scores)
     hits = []

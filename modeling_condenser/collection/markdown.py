@@ -111,12 +111,12 @@ def gather_sections(parts: Sequence[tuple[HeadingPath, str]], *, title: str = ""
 
     Args:
         parts: what stands below each heading.
-        title: of the document; a heading of the first level that is the same is left out.
+        title: of the document; a heading of the first level with which it begins is left out.
     """
     sections: list[Section] = []
     waiting: list[str] = []  # headings without text
     for (above, text), (below, _) in pairwise([*parts, ([], "")]):
-        headings = [heading for level, heading in above if (level, heading) != (1, title)]
+        headings = [name for level, name in above if level > 1 or not title.startswith(name)]
         if joined := re.sub(r"\n{3,}", "\n\n", text).strip():
             sections.append((tuple(headings), "\n\n".join([*waiting, joined])))
             waiting = []

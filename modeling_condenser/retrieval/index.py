@@ -193,7 +193,7 @@ class Index:
         if not isinstance(k, int | np.integer) or k < 1:
             raise ValueError(f"k is {k}, expected a whole number of at least 1.")
         for query in texts.values():
-            _check_text(query, "the query")
+            check_text(query, "the query")
         self._stay_usable_after_fork()
         passages, rows_of, searcher, words = self._state
         with show_bars(False):
@@ -287,7 +287,7 @@ def _compare(before: Dataset, after: Dataset) -> Changes:
     return Changes(added, changed, [name for name in earlier if name not in now])
 
 
-def _check_text(text: str, what: str) -> None:
+def check_text(text: str, what: str) -> None:
     """Raise a ValueError of a text with half a character, which cannot be encoded."""
     try:
         text.encode()
@@ -338,7 +338,7 @@ def _read_passages(source: PassageSource) -> Dataset:
         ids = list(source) if isinstance(source, Mapping) else list(map(str, range(len(texts))))
         for name, text in zip(ids, texts, strict=True):
             if isinstance(text, str):  # other values are refused below
-                _check_text(text, f"the text of passage {name!r}")
+                check_text(text, f"the text of passage {name!r}")
         source = Dataset.from_dict({"_id": ids, "title": [""] * len(ids), "text": texts})
     if missing := set(COLUMNS) - set(source.column_names):
         raise ValueError(f"The data set lacks {', '.join(sorted(missing))}: expected {COLUMNS}.")

@@ -310,6 +310,11 @@ def test_no_text_is_lost_in_markdown(text, sections):
             "Start",
             [((), "here")],
         ),
+        (  # a page with two headings of the first level
+            "<title>Wells - Site</title><h1>Wells</h1>deep<h1>Log</h1>new",
+            "Wells - Site",
+            [((), "deep"), (("Log",), "new")],
+        ),
         ("<?xml version='1.0'?><h1>A</h1><pre>b\n  c</pre>", "A", [((), "b\n  c")]),
     ],
 )
