@@ -216,7 +216,7 @@ def _open_cutter(recipe: CollectRecipe) -> Cut:
         room -= min(len(starts), room // 2)
         spans = cut_at_sentences(text, token_starts(text), room=room, overlap=recipe.overlap)
         end_before = 0
-        for start, stop, _ in spans:
+        for start, stop in spans:
             if passage := text[start:stop].strip():
                 yield title, passage, text[start:end_before]
                 end_before = stop

@@ -188,19 +188,19 @@ def _read_parquet(path: Path, needed: str | None) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _read_csv(path: Path, columns: Sequence[str] | None, encoding: str) -> Iterator[dict[str, str]]:
+def _read_csv(path: Path, encoding: str) -> Iterator[dict[str, str]]:
     """Read a table with the separator that the first line has most often.
 
     A file of the STS benchmark (Cer et al. 2017) has tabs and no header, and quotes are text.
     """
     with _open_text(path, encoding=encoding) as stream:
         first = stream.readline()
-    if columns is None and _STSB_LINE.match(first):
+    if _STSB_LINE.match(first):
         for _, line in read_lines(path):
             yield dict(zip(_STSB_COLUMNS, line.split("\t"), strict=False))
         return
     delimiter = max(",;\t|", key=first.count)
-    yield from read_table(path, columns, delimiter=delimiter, quoted=True, encoding=encoding)
+    yield from read_table(path, delimiter=delimiter, quoted=True, encoding=encoding)
 
 
 def _read_text_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -211,11 +211,7 @@ def _read_text_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_rows(
-    file: Path,
-    columns: Sequence[str] | None = None,
-    *,
-    needed: str | None = None,
-    encoding: str = _UTF8,
+    file: Path, *, needed: str | None = None, encoding: str = _UTF8
 ) -> Iterable[dict[str, Any]]:
     """Read the rows of a file one by one: .jsonl, .json, .tsv, .csv, .txt or .parquet.
 
@@ -223,7 +219,6 @@ def read_rows(
 
     Args:
         file: its ending says what it holds.
-        columns: names of the columns of a table without a header.
         needed: the only column that the caller uses; others may be missing from the rows.
         encoding: of .csv and .tsv files.
     """
@@ -231,9 +226,9 @@ def read_rows(
         case ".txt":
             return _read_text_rows(file)
         case ".tsv":
-            return read_table(file, columns, encoding=encoding)
+            return read_table(file, encoding=encoding)
         case ".csv":
-            return _read_csv(file, columns, encoding)
+            return _read_csv(file, encoding)
         case ".json" | ".jsonl":
             return read_json(file)
         case ".parquet":

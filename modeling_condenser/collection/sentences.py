@@ -101,7 +101,7 @@ def _unwrapped(text: str, first: int, end: int, breaks: list[regex.Match]) -> It
 
 def cut_at_sentences(
     text: str, tokens: Sequence[int] | np.ndarray, *, room: int, overlap: int = 0
-) -> Iterator[tuple[int, int, bool]]:
+) -> Iterator[tuple[int, int]]:
     """Cut a text into parts of whole sentences; a sentence that is too long is cut, too.
 
     Args:
@@ -111,10 +111,10 @@ def cut_at_sentences(
         overlap: the most tokens of whole sentences that a part repeats of the part before.
 
     Yields:
-        Where a part begins and ends, in characters, and whether it ends with a sentence.
+        Where a part begins and ends, in characters.
     """
     if 0 < len(tokens) <= room:
-        yield 0, len(text), True
+        yield 0, len(text)
         return
     offsets = [0, *tokens[1:], len(text)]
     starts = np.searchsorted(tokens, [*sentence_starts(text)[1:], len(text)])
@@ -125,9 +125,8 @@ def cut_at_sentences(
         if last <= stop and first < stop:  # the next sentence fits only without the overlap
             first = stop
             continue
-        is_whole = last > stop
-        stop = last if is_whole else _find_break(text, offsets, first, first + room)
-        yield offsets[first], offsets[stop], is_whole
+        stop = last if last > stop else _find_break(text, offsets, first, first + room)
+        yield offsets[first], offsets[stop]
         first = min(bounds[bisect_left(bounds, stop - overlap)], stop)
 
 
