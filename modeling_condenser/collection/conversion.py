@@ -205,7 +205,8 @@ def _convert(file: Path, ending: str) -> Any:
                 title, markdown = html_to_markdown(html)
                 return title or property_title, markdown
             converter = getattr(converters, _CONVERTERS[ending])()
-            return "", converter.convert(stream, StreamInfo(extension=ending)).markdown
+            converted = converter.convert(stream, StreamInfo(extension=ending))
+            return converted.title or "", converted.markdown
     except Exception as error:  # damaged files raise errors of many types
         reason = str(error) or type(error).__name__
         raise ValueError(f"{file} cannot be converted ({reason}).") from error

@@ -49,7 +49,8 @@ PACKAGE = (
     'full-path="book.opf"/></rootfiles></container>'
 )
 BOOK = (
-    '<package xmlns="http://www.idpf.org/2007/opf"><metadata/><manifest><item id="a" '
+    '<package xmlns="http://www.idpf.org/2007/opf"><metadata xmlns:dc="http://purl.org/dc/elements/1.1/">'
+    '<dc:title>Water</dc:title></metadata><manifest><item id="a" '
     'href="a.xhtml" media-type="application/xhtml+xml"/></manifest><spine><itemref idref="a"/>'
     "</spine></package>"
 )
@@ -130,7 +131,10 @@ def test_pdf_word_powerpoint_and_epub_files_are_read_and_damaged_ones_named(tmp_
     with zipfile.ZipFile(folder / "c.epub", "w") as book:
         book.writestr("META-INF/container.xml", PACKAGE)
         book.writestr("book.opf", BOOK)
-        book.writestr("a.xhtml", "<html><body><h1>Wells</h1><p>They are deep.</p></body></html>")
+        book.writestr(
+            "a.xhtml",
+            "<html><body><h1>Wells</h1><p>They are deep.</p><h1>Ponds</h1>calm</body></html>",
+        )
     slides = Presentation()
     slide = slides.slides.add_slide(slides.slide_layouts[1])
     slide.shapes.title.text, slide.placeholders[1].text = "Rivers", "They flow."
@@ -140,7 +144,10 @@ def test_pdf_word_powerpoint_and_epub_files_are_read_and_damaged_ones_named(tmp_
     assert documents == {
         "in/a.docx": ("Terms", [((), "Pay within a week.\n\n| fee | none |")]),
         "in/b.pdf": ("", [((), "Paid in Oslo.")]),
-        "in/c.epub": ("Wells", [((), "They are deep.")]),
+        "in/c.epub": (
+            "Water",
+            [((), "Title: Water"), (("Wells",), "They are deep."), (("Ponds",), "calm")],
+        ),
         "in/d.pptx": ("Rivers", [((), "They flow.")]),
     }
     assert "in/damaged.pdf cannot be converted" in reader.unread["in/damaged.pdf"]
