@@ -225,16 +225,16 @@ def test_a_pdf_that_is_encrypted_with_an_empty_password_is_read(tmp_path):
     assert [*read(tmp_path)[0].values()] == [("", [((), "Paid in Oslo.")])]
 
 
-def test_without_markitdown_its_files_are_named_with_the_command_that_installs_it(
+def test_without_a_library_its_files_are_named_with_the_command_that_installs_it(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(sys.modules, "markitdown", None)
+    monkeypatch.setitem(sys.modules, "pdfminer.high_level", None)
     (tmp_path / "b.pdf").write_bytes(PDF)
     (tmp_path / "c.html").write_text("<h1>Wells</h1>deep")
     documents, reader = read(tmp_path)
     assert list(documents.values()) == [("Wells", [((), "deep")])]
     [why] = reader.unread.values()
-    assert why == '.pdf files need markitdown: pip install -c constraints.txt -e ".[documents]"'
+    assert why == '.pdf files need pdfminer: pip install -c constraints.txt -e ".[documents]"'
 
 
 def test_documents_are_divided_at_headings_and_say_which_are_above():
