@@ -206,8 +206,13 @@ def test_pdf_files_have_their_title_bookmarks_and_pages_without_text(tmp_path):
     more = f"/Outlines <</Type /Outlines /First {first} /Last {first} /Count 2>>"
     (tmp_path / "a.pdf").write_bytes(make_pdf(*pages, more=more, Title="Water"))
     (tmp_path / "b.pdf").write_bytes(make_pdf("Text.", Title="Microsoft Word - water.doc"))
+    bills = [
+        f"Bill\nTotal {total}\nPage {page} of 3" for page, total in ((1, 80), (2, 60), (3, 90))
+    ]
+    (tmp_path / "c.pdf").write_bytes(make_pdf(*bills))
     documents, reader = read(tmp_path)
-    [a, b] = documents.values()
+    [a, b, c] = documents.values()
+    assert c[1] == [((), "Bill\nTotal 80\nPage 1 of 3\n\nTotal 60\n\nTotal 90")]
     assert a == (
         "Water",
         [
