@@ -25,6 +25,7 @@ from .shared_text import SharedText
 
 FACTS_FILE = "collected.json"
 _LEAST_TOKENS, _MAX_WORDS, _MAX_TOKENS = 16, 180, 256  # 180 English words are about 256 tokens
+_SHOWN_KINDS = 5
 # A character of a script without spaces is a word, and so are 20 characters without a space.
 _WORD = regex.compile(rf"(?:[{SPACELESS}]|[^\s{SPACELESS}]{{1,20}})\p{{M}}*+")
 
@@ -97,8 +98,11 @@ class Collected:
     copies: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
+        kinds = Counter(Path(name).suffix or "no ending" for name in self.unread)
+        unread = ", ".join(f"{kind} {n:,}" for kind, n in kinds.most_common(_SHOWN_KINDS))
         lines = [
-            f"files      {self.files:>9,}  {len(self.unread):,} not read or not to their end",
+            f"files      {self.files:>9,}  {len(self.unread):,} not read or not to their end"
+            + (f" ({unread})" if unread else ""),
             f"documents  {self.documents:>9,}  {self.without_text:,} without text",
             f"passages   {self.passages:>9,}  {len(self.copies):,} copies left out",
         ]

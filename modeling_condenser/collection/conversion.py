@@ -8,10 +8,10 @@ import codecs
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import webencodings
 from charset_normalizer import from_bytes, is_binary
@@ -29,8 +29,16 @@ TEXT_COLUMNS = ("text", "content", "body")
 TABLE_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 HTML_ENDINGS = (".html", ".htm")
 _CONVERTERS = {".pptx": "PptxConverter", ".epub": "EpubConverter"}
-_CONVERTED = (".pdf", ".docx", *_CONVERTERS)
-DOCUMENT_ENDINGS = (".txt", ".rst", ".md", ".markdown", *HTML_ENDINGS, *_CONVERTED)
+DOCUMENT_ENDINGS = (
+    ".txt",
+    ".rst",
+    ".md",
+    ".markdown",
+    *HTML_ENDINGS,
+    ".pdf",
+    ".docx",
+    *_CONVERTERS,
+)
 _DECLARATION = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w:.-]+)""", re.IGNORECASE)
 # Among all encodings, Western European text is often mistaken for cp1250 and Big5 for Johab.
 _USUAL_ENCODINGS = (
@@ -143,22 +151,18 @@ class DocumentReader:
         Raises:
             ValueError: the file cannot be read or has no text.
         """
-        ending, title = plain_ending(file), ""
+        ending = plain_ending(file)
         sections: Sequence[Section]
         if ending == ".pdf":
-            title, sections, n_pages = _convert(file, ending)
+            with _open_for_library(file) as stream:
+                title, sections, n_pages = read_pdf(stream)
             if n_pages:
                 self.pages_without_text[name] = n_pages
+        elif ending in (".txt", ".rst"):
+            title, sections = "", [((), decode_file(file, self.encoding)[0].strip())]
         else:
-            if ending in _CONVERTED:
-                title, text = _convert(file, ending)
-            else:
-                text = decode_file(file, self.encoding)[0]
-            if ending in HTML_ENDINGS:
-                title, text = html_to_markdown(text)
-            sections = [((), text.strip())]
-            if ending not in (".txt", ".rst"):
-                title, sections = split_markdown(text, title)
+            title, markdown = _read_markdown(file, ending, self.encoding)
+            title, sections = split_markdown(markdown, title)
         sections = [(headings, _plain(text)) for headings, text in sections]
         if not any(text for _, text in sections):
             raise ValueError(f"{file} has no text.")
@@ -188,24 +192,35 @@ def _plain(text: str) -> str:
     return join_halves(text.replace("\xad", ""))
 
 
-def _convert(file: Path, ending: str) -> Any:
-    """Read a file by a library: title and Markdown, or of a PDF what `read_pdf` returns."""
-    try:
-        from markitdown import StreamInfo, converters
-        from pdfminer import high_level  # noqa: F401
-    except ImportError as error:
-        hint = 'pip install -c constraints.txt -e ".[documents]"'
-        raise ValueError(f"{ending} files need {error.name}: {hint}") from error
+def _read_markdown(file: Path, ending: str, encoding: str | None) -> tuple[str, str]:
+    """Return the title that a document states, and its text as Markdown."""
+    if ending in HTML_ENDINGS:
+        return html_to_markdown(decode_file(file, encoding)[0])
+    if ending == ".docx":
+        with _open_for_library(file) as stream:
+            property_title, html = word_to_html(stream)
+        title, markdown = html_to_markdown(html)
+        return title or property_title, markdown
+    if ending in _CONVERTERS:
+        with _open_for_library(file) as stream:
+            from markitdown import StreamInfo, converters
+
+            converter = getattr(converters, _CONVERTERS[ending])()
+            converted = converter.convert(stream, StreamInfo(extension=ending))
+        return converted.title or "", converted.markdown
+    return "", decode_file(file, encoding)[0]
+
+
+@contextmanager
+def _open_for_library(file: Path) -> Iterator[IO[bytes]]:
+    """Open a file for a library of the extra `documents`, whose errors become ValueErrors."""
     try:
         with open_bytes(file) as stream:
-            if ending == ".pdf":
-                return read_pdf(stream)
-            if ending == ".docx":
-                property_title, html = word_to_html(stream)
-                title, markdown = html_to_markdown(html)
-                return title or property_title, markdown
-            converter = getattr(converters, _CONVERTERS[ending])()
-            return "", converter.convert(stream, StreamInfo(extension=ending)).markdown
+            yield stream
+    except ImportError as error:
+        library = (error.name or "").partition(".")[0]
+        hint = 'pip install -c constraints.txt -e ".[documents]"'
+        raise ValueError(f"{plain_ending(file)} files need {library}: {hint}") from error
     except Exception as error:  # damaged files raise errors of many types
         reason = str(error) or type(error).__name__
         raise ValueError(f"{file} cannot be converted ({reason}).") from error

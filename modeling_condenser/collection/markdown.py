@@ -41,6 +41,7 @@ _NO_HTML = re.compile(
 _TAG = re.compile(r"</?([a-z][\w-]*)", re.IGNORECASE)
 _TAGS = (defs.tags | {"picture"}) - {"script", "style", "textarea", "title"}
 _ANCHOR = re.compile(r"^[\s¶#§\uf0c1🔗]+$")  # the text of a link beside a heading
+_LONGEST_LINKS = 300  # characters of a block of links to the next and the previous page
 _TABLE_RULE = re.compile(r"^\|[ |:-]+\|\n?", re.MULTILINE)  # between head and rows
 
 
@@ -55,6 +56,8 @@ def html_to_markdown(page: str) -> tuple[str, str]:
     title = " ".join(stated.get_text().split()) if stated else ""
     for tag in (*soup(_SKIPPED), *soup("a", string=_ANCHOR)):
         tag.decompose()
+    _remove_links_to_neighbours(soup)
+    _open_layout_tables(soup)
     mains = soup.select("main, [role=main]")
     is_main = len(mains) == 1 and len(mains[0].get_text()) > len(soup.get_text()) / 4
     content = mains[0] if is_main else soup
@@ -68,6 +71,24 @@ def html_to_markdown(page: str) -> tuple[str, str]:
         return title, converter.convert_soup(content)
     except RecursionError:  # of elements that are nested hundreds deep
         return title, content.get_text("\n")
+
+
+def _remove_links_to_neighbours(soup: BeautifulSoup) -> None:
+    """Remove the short blocks that link to the next page, as DocBook and Texinfo write them."""
+    for link in soup.select("a[rel~=next], a[rel~=prev], a[accesskey=n], a[accesskey=p]"):
+        block = link.find_parent(["table", "p", "ul", "div"])
+        if block and len(block.get_text()) <= _LONGEST_LINKS:
+            block.decompose()
+
+
+def _open_layout_tables(soup: BeautifulSoup) -> None:
+    """Make divisions of tables that hold others, or the headings of a page."""
+    for table in soup("table"):
+        if table.find(["table", "h1", "h2"]):
+            for part in table(["thead", "tbody", "tfoot", "tr", "td", "th", "caption"]):
+                if part.find_parent("table") is table:
+                    part.name = "div"
+            table.name = "div"
 
 
 def split_markdown(text: str, title: str = "") -> tuple[str, list[Section]]:

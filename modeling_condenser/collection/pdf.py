@@ -14,6 +14,7 @@ _UNKNOWN = re.compile(r"\(cid:\d+\)")  # a glyph of which the file does not say 
 _LIGATURE = re.compile("[\ufb00-\ufb06]")
 _DOTS = re.compile(r"(?:[ \t]?\.){5,}")  # between a heading and its page
 _FILE_NAME = re.compile(r"Microsoft Word - .*|.*\.\w{1,5}")  # no title
+_NUMBER = re.compile(r"\b[0-9]{1,4}\b")
 _FEWEST_PAGES = 3  # with a line at their start or end that is a running title
 
 Bookmark = tuple[int, str, int]
@@ -66,22 +67,23 @@ def _read_bookmarks(document: Any) -> Iterator[Bookmark]:
 
 
 def _without_running_titles(pages: list[str]) -> list[str]:
-    """Remove first and last lines that other pages have, too, but for the page number.
+    """Remove first and last lines that other pages have, too, but for the number of the page.
 
     The first of these pages keeps them.
     """
     cut = [page.split("\n") for page in pages]
     n_pages: Counter[str] = Counter()
-    for lines in cut:
-        n_pages.update({_key(lines[place]) for place in _edges(lines)})
+    for page, lines in enumerate(cut):
+        n_pages.update({key for place in _edges(lines) for key in _keys(lines[place], page)})
     seen: set[str] = set()
-    for lines in cut:
-        keys = {place: _key(lines[place]) for place in _edges(lines)}
-        repeated = {place: key for place, key in keys.items() if n_pages[key] >= _FEWEST_PAGES}
-        for place, key in repeated.items():
-            if key in seen:
+    for page, lines in enumerate(cut):
+        repeated: set[str] = set()
+        for place in _edges(lines):
+            keys = {key for key in _keys(lines[place], page) if n_pages[key] >= _FEWEST_PAGES}
+            repeated |= keys
+            if keys & seen:
                 lines[place] = ""
-        seen.update(repeated.values())
+        seen |= repeated
     return ["\n".join(lines).strip() for lines in cut]
 
 
@@ -91,8 +93,14 @@ def _edges(lines: list[str]) -> list[int]:
     return [*places[:2], *places[-2:]]
 
 
-def _key(line: str) -> str:
-    return re.sub(r"\d+", "#", line.strip())
+def _keys(line: str, page: int) -> list[str]:
+    """A line as it is, and with each number relative to the page's: which one is the page's?"""
+    line = line.strip()
+    keys = [line]
+    for number in _NUMBER.finditer(line):
+        offset = int(number[0]) - page
+        keys.append(f"{line[: number.start()]}\0{offset}\0{line[number.end() :]}")
+    return keys
 
 
 def _cut_at_bookmarks(pages: list[str], bookmarks: list[Bookmark]) -> list[Section]:

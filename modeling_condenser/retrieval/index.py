@@ -3,8 +3,8 @@
 index.json   the system, the settings of its search, and the number of the folder that is complete
 1, 2, ...    passages.arrow (ids, titles, texts, headings, files), bm25, embeddings, index-*
 
-An update makes the next folder, with links to the vectors, and then changes the number. So a killed
-one changes nothing.
+An update makes the next folder, from links to the files of the one before, and then changes the
+number. So a killed one changes nothing.
 """
 
 import os
@@ -41,7 +41,7 @@ from modeling_condenser.files.run_folder import (
 )
 from modeling_condenser.files.settings import parse_settings
 
-from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
+from .dense import DenseSearcher, SearchSettings
 from .runs import FUSIONS
 from .systems import HybridSearcher, Searcher, System, SystemLike, open_searcher, parse_systems
 from .words import Words, recognize_language
@@ -219,12 +219,11 @@ class Index:
             table = _read_passages(source)
             earlier, version = self.folder / str(self._version), self._version + 1
             folder = self.folder / str(version)
-            folder.mkdir(parents=True, exist_ok=True)  # perhaps of a killed call
+            if self._version and not folder.exists():  # else, it is of a killed call
+                with atomic_folder(folder) as new:
+                    shutil.copytree(earlier, new, copy_function=_link, dirs_exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             self._write_settings()
-            vectors = EMBEDDINGS_FOLDER
-            if (earlier / vectors).is_dir() and not (folder / vectors).exists():
-                with atomic_folder(folder / vectors) as new:
-                    shutil.copytree(earlier / vectors, new, copy_function=_link, dirs_exist_ok=True)
             with (
                 atomic_file(folder / PASSAGES_FILE) as file,
                 pa.ipc.new_stream(file, _SCHEMA) as stream,

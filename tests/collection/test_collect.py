@@ -95,7 +95,8 @@ def test_a_messy_folder_is_read_and_all_that_is_left_out_is_named(messy, tmp_pat
     }
     assert json.loads((tmp_path / "out/collected.json").read_text())["copies"] == done.copies
     assert " ".join(repr(done).split()) == (
-        "files 11 4 not read or not to their end documents 9 1 without text passages "
+        "files 11 4 not read or not to their end (.txt 2, .csv 1, .png 1) "
+        "documents 9 1 without text passages "
         f"{len(rows)} 3 copies left out"
     )
     # What it wrote is a collection and a corpus.

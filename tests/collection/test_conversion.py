@@ -49,7 +49,8 @@ PACKAGE = (
     'full-path="book.opf"/></rootfiles></container>'
 )
 BOOK = (
-    '<package xmlns="http://www.idpf.org/2007/opf"><metadata/><manifest><item id="a" '
+    '<package xmlns="http://www.idpf.org/2007/opf"><metadata xmlns:dc="http://purl.org/dc/elements/1.1/">'
+    '<dc:title>Water</dc:title></metadata><manifest><item id="a" '
     'href="a.xhtml" media-type="application/xhtml+xml"/></manifest><spine><itemref idref="a"/>'
     "</spine></package>"
 )
@@ -130,7 +131,10 @@ def test_pdf_word_powerpoint_and_epub_files_are_read_and_damaged_ones_named(tmp_
     with zipfile.ZipFile(folder / "c.epub", "w") as book:
         book.writestr("META-INF/container.xml", PACKAGE)
         book.writestr("book.opf", BOOK)
-        book.writestr("a.xhtml", "<html><body><h1>Wells</h1><p>They are deep.</p></body></html>")
+        book.writestr(
+            "a.xhtml",
+            "<html><body><h1>Wells</h1><p>They are deep.</p><h1>Ponds</h1>calm</body></html>",
+        )
     slides = Presentation()
     slide = slides.slides.add_slide(slides.slide_layouts[1])
     slide.shapes.title.text, slide.placeholders[1].text = "Rivers", "They flow."
@@ -140,7 +144,10 @@ def test_pdf_word_powerpoint_and_epub_files_are_read_and_damaged_ones_named(tmp_
     assert documents == {
         "in/a.docx": ("Terms", [((), "Pay within a week.\n\n| fee | none |")]),
         "in/b.pdf": ("", [((), "Paid in Oslo.")]),
-        "in/c.epub": ("Wells", [((), "They are deep.")]),
+        "in/c.epub": (
+            "Water",
+            [((), "Title: Water"), (("Wells",), "They are deep."), (("Ponds",), "calm")],
+        ),
         "in/d.pptx": ("Rivers", [((), "They flow.")]),
     }
     assert "in/damaged.pdf cannot be converted" in reader.unread["in/damaged.pdf"]
@@ -199,8 +206,13 @@ def test_pdf_files_have_their_title_bookmarks_and_pages_without_text(tmp_path):
     more = f"/Outlines <</Type /Outlines /First {first} /Last {first} /Count 2>>"
     (tmp_path / "a.pdf").write_bytes(make_pdf(*pages, more=more, Title="Water"))
     (tmp_path / "b.pdf").write_bytes(make_pdf("Text.", Title="Microsoft Word - water.doc"))
+    bills = [
+        f"Bill\nTotal {total}\nPage {page} of 3" for page, total in ((1, 80), (2, 60), (3, 90))
+    ]
+    (tmp_path / "c.pdf").write_bytes(make_pdf(*bills))
     documents, reader = read(tmp_path)
-    [a, b] = documents.values()
+    [a, b, c] = documents.values()
+    assert c[1] == [((), "Bill\nTotal 80\nPage 1 of 3\n\nTotal 60\n\nTotal 90")]
     assert a == (
         "Water",
         [
@@ -218,16 +230,16 @@ def test_a_pdf_that_is_encrypted_with_an_empty_password_is_read(tmp_path):
     assert [*read(tmp_path)[0].values()] == [("", [((), "Paid in Oslo.")])]
 
 
-def test_without_markitdown_its_files_are_named_with_the_command_that_installs_it(
+def test_without_a_library_its_files_are_named_with_the_command_that_installs_it(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(sys.modules, "markitdown", None)
+    monkeypatch.setitem(sys.modules, "pdfminer.high_level", None)
     (tmp_path / "b.pdf").write_bytes(PDF)
     (tmp_path / "c.html").write_text("<h1>Wells</h1>deep")
     documents, reader = read(tmp_path)
     assert list(documents.values()) == [("Wells", [((), "deep")])]
     [why] = reader.unread.values()
-    assert why == '.pdf files need markitdown: pip install -c constraints.txt -e ".[documents]"'
+    assert why == '.pdf files need pdfminer: pip install -c constraints.txt -e ".[documents]"'
 
 
 def test_documents_are_divided_at_headings_and_say_which_are_above():
@@ -310,6 +322,13 @@ def test_no_text_is_lost_in_markdown(text, sections):
             "Start",
             [((), "here")],
         ),
+        (  # links to the next page, and a layout table
+            "<div><p>Next: <a href='b' rel='next'>B</a></p></div><table><tr><td><ul><li>Menu</ul>"
+            "<td><h2>Wells</h2>deep<table><tr><td>a<td>b</table></table>"
+            "<table><tr><td><a accesskey='p' href='c'>Prev</a><tr><td>C</table>",
+            "",
+            [((), "Menu"), (("Wells",), "deep\n\n| a | b |")],
+        ),
         (  # a page with two headings of the first level
             "<title>Wells - Site</title><h1>Wells</h1>deep<h1>Log</h1>new",
             "Wells - Site",
@@ -325,10 +344,10 @@ def test_html_is_read_without_navigation_and_its_text_is_no_markdown(page, title
 
 def test_a_page_of_many_or_deep_elements_is_read_quickly():
     for page in (
-        "<p>word" * 5_000,
-        "<ol>" + "<li>word</li>" * 5_000,
-        "<table>" + "<tr><td>word" * 5_000,
-        "<dl>" + "<dt>word<dd>" * 5_000,
+        "<p>word" * 3_000,
+        "<ol>" + "<li>word</li>" * 3_000,
+        "<table>" + "<tr><td>word" * 3_000,
+        "<dl>" + "<dt>word<dd>" * 3_000,
         "<div>word " * 2_000,
     ):
         _, markdown = html_to_markdown(page)
