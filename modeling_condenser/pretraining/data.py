@@ -175,7 +175,8 @@ class BlockBuilder:
 def _check_text(text: Any) -> str:
     if text is not None and not isinstance(text, str | int | float):
         raise ValueError(f"A text is {text!r:.60}, expected one string a row.")
-    return "" if text is None else str(text)
+    is_missing = text is None or text != text  # NaN is not itself
+    return "" if is_missing else str(text)
 
 
 def _cut_text(text: str) -> Iterator[str]:

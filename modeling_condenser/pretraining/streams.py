@@ -58,7 +58,8 @@ class BlockStream(torch.utils.data.IterableDataset):
         places: lane -> where its present window begins; filled by the trainer.
 
     Raises:
-        ValueError: processes and accumulated batches do not divide the lanes.
+        ValueError: processes and accumulated batches do not divide the lanes, or a lane's part of
+            the tokens is shorter than a block.
     """
 
     def __init__(
@@ -79,10 +80,10 @@ class BlockStream(torch.utils.data.IterableDataset):
     ):
         n_shares, longest = n_accumulated * n_processes, builder.max_length
         total = (tokens_per_batch or batch_size) * n_shares
-        if tokens_per_batch is None:
-            self.lanes_a_step = math.gcd(total, most_lanes)
-        else:
+        self.lanes_a_step, self.least = math.gcd(total, most_lanes), 0
+        if tokens_per_batch is not None:
             self.lanes_a_step = _choose_lanes(total, n_shares, most_lanes, longest)
+            self.least = max(longest // _SHORTEST, 1)
         if self.lanes_a_step % n_shares:
             raise ValueError(
                 f"The stream has {self.lanes_a_step} lanes for a batch over all processes of "
@@ -96,7 +97,6 @@ class BlockStream(torch.utils.data.IterableDataset):
         self.n_lanes = self.lanes_a_step * self.n_workers
         self.capacity = total // self.lanes_a_step  # of a lane in each step: blocks or tokens
         self.tokens_per_batch = tokens_per_batch
-        self.least = 0 if tokens_per_batch is None else max(longest // _SHORTEST, 1)
         if self.least and self.capacity < longest:
             raise ValueError(
                 f"tokens_per_batch is {tokens_per_batch}, of which each of the "

@@ -92,12 +92,14 @@ def test_all_batches_have_one_shape_and_hold_the_blocks_of_the_padded_ones(token
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("kind", ["stored", "stream", "by layers"])
 def test_a_compiled_training_compiles_once_and_has_the_losses_of_the_eager_one(
-    tmp_path, bert_folder, texts, is_stream
+    tmp_path, bert_folder, texts, kind, monkeypatch
 ):
     data: Any = texts[:50]
-    if is_stream:
+    if kind == "by layers":
+        monkeypatch.setenv("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "true")
+    if kind == "stream":
         data = Dataset.from_dict({"text": data}).to_iterable_dataset()
     losses = []
     for compiled in (False, True):
@@ -118,4 +120,6 @@ def test_a_compiled_training_compiles_once_and_has_the_losses_of_the_eager_one(
         losses.append([e["loss"] for e in trainer.state.log_history if "loss" in e])
     torch.compiler.reset()
     assert losses[1] == pytest.approx(losses[0], rel=1e-4) and len(losses[0]) == 4
-    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
+    assert not counters["graph_break"]
+    n_graphs = counters["stats"]["unique_graphs"]
+    assert n_graphs == 1 if kind != "by layers" else n_graphs > 1

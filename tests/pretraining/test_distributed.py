@@ -62,6 +62,7 @@ STREAMS: dict[str, dict[str, Any]] = {
     "cocondenser": {"similarity": "dot"},
     "ict": {"bow_weight": 1.0},
     "RetroMAE-style": {"objective": "condenser", "head_mlm_probability": 0.5, "stream_lanes": 4},
+    "budget": {"objective": "condenser"},
 }
 STREAM_SETTINGS = {
     **{name: value for name, value in SETTINGS.items() if name != "per_device_train_batch_size"},
@@ -174,6 +175,8 @@ def train_on_streams(encoder: str, corpus: str, output_dir: str, **settings: Any
     """Train on a stream, whole and interrupted before the fourth step; write figures to files."""
     for name, changes in STREAMS.items():
         options = {"objective": name, **settings, **changes}
+        if name == "budget":
+            options["tokens_per_batch"] = 60 * options["per_device_train_batch_size"]
         runs = []
         for run in ("whole", "resumed"):
             folder = Path(output_dir, f"{name} {run}")

@@ -270,6 +270,7 @@ def test_files_of_unequal_sizes_are_reported(make, tmp_path, texts, caplog):
     ("rows", "message"),
     [
         ([{"text": "The river left."}], "Lane 2 of 8 has 0 documents, and none has text"),
+        ([{"text": float("nan")}] * 50, "Lane 1 of 8 has 7 documents, and none has text"),
         ([{"text": " "}] * 50, "Lane 1 of 8 has 7 documents, and none has text"),
         ([{"text": ["a", "b"]}] * 50, "expected one string a row"),
     ],
