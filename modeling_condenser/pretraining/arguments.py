@@ -10,6 +10,7 @@ from modeling_condenser.files.settings import check_least, check_value
 
 PretrainingObjective = Literal["condenser", "mlm", "cocondenser", "ict"]
 WITH_HEAD = ("condenser", "cocondenser")
+MASKED = ("condenser", "mlm", "cocondenser")  # objectives with a masked language model
 HEAD_SETTINGS = ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
 CONTRASTIVE = ("cocondenser", "ict")  # objectives whose loss is over the whole batch
 # Objectives -> the settings that only they have.
@@ -18,6 +19,7 @@ _ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
     ("cocondenser",): ("contrastive_weight",),
     ("ict",): ("query_length", "removal_probability"),
     ("condenser", "mlm"): ("tokens_per_batch",),
+    MASKED: ("mlm_probability",),
 }
 # Fields of a recipe that are no training arguments -> where a script states them.
 _ELSEWHERE = {

@@ -23,7 +23,7 @@ from transformers import TrainingArguments
 
 from modeling_condenser.packing import pack
 
-from .arguments import CONTRASTIVE, with_objective
+from .arguments import CONTRASTIVE, MASKED, with_objective
 from .collator import PAD_MULTIPLE
 from .trainer import CondenserTrainer
 
@@ -114,7 +114,7 @@ class ContrastiveTrainer(CondenserTrainer):
         self.similarity = args.similarity or model.config.similarity
         model.config.similarity = self.similarity  # by which the export will compare
         super().__init__(model, args, **kwargs)
-        if args.objective == "ict":  # nothing is masked
+        if args.objective not in MASKED:
             self.logged_losses = ("bow_loss",)
         _check_pairs(self.train_dataset, batch, "train")
 

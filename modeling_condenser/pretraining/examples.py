@@ -18,7 +18,7 @@ from modeling_condenser.files.models import warn_of_unknown
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import is_packing, use_packing, why_not_packed
 
-from .arguments import CONTRASTIVE, CondenserTrainingArguments
+from .arguments import CONTRASTIVE, MASKED, CondenserTrainingArguments
 from .batches import TokenBudgetBatches
 from .collator import CondenserDataCollator, text_length
 from .data import (
@@ -96,7 +96,7 @@ def prepare_model(
         model.set_attn_implementation(arguments.attn_implementation)
     elif packed is None:
         packed = why_not_packed(model.condenser.encoder) is None
-    if arguments.objective == "ict" and not arguments.bow_weight:
+    if arguments.objective not in MASKED and not arguments.bow_weight:
         # Of the LM head only weights that it shares with the encoder are trained, if these are.
         shared = set(model.condenser.encoder.parameters())
         for weight in set(model.lm_head.parameters()) - shared:
@@ -115,7 +115,7 @@ def make_collator(
     return CondenserDataCollator(
         tokenizer,
         max_length=arguments.max_length,
-        mlm_probability=arguments.mlm_probability if arguments.objective != "ict" else None,
+        mlm_probability=arguments.mlm_probability if arguments.objective in MASKED else None,
         head_mlm_probability=model.config.head_mlm_probability if has_head else None,
         bag_of_words=arguments.bow_weight > 0,
         # The chunks of a gradient cache are packed when the batch is split.
