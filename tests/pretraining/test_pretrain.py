@@ -180,6 +180,7 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
         ({"objective": "ict", "removal_probability": 1.5}, "removal_probability is 1.5"),
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),
+        ({"objective": "ict", "mlm_probability": 0.3}, "mlm_probability is only for objective"),
         ({"encoder": "startr"}, "There is no folder 'startr', and it cannot be fetched"),
     ],
 )
