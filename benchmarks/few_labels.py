@@ -1,27 +1,33 @@
-"""What a map of query vectors learns from few labels: the table of docs/adaptation.md.
+"""What a map of query vectors learns from few labels: the tables of docs/results/published-models.md.
 
-    python -m benchmarks.few_labels MODEL OUT COLLECTION...
+    python -m benchmarks.few_labels MODEL OUT COLLECTION... [--finetune]
 
 A collection has the splits train and test. Of one with more than `--passages`, the passages that
-are judged for the drawn queries stay, and random others (seed 0). OUT keeps the embeddings. The map
+are judged for the drawn queries stay, and random others (seed 0). OUT keeps the embeddings. `map`
 is that of `adapt`, with the penalty that cross-validation by question chooses; `kept` is the start
-where it is not better. `in-batch` is the objective of LlamaIndex's adapter, with our optimiser: a
-query against the passages of the other labels, without BM25.
+where it is not better. `both` moves the passages by the same map, too. `in-batch` is the objective
+of LlamaIndex's adapter, with our optimiser: a query against the passages of the other labels,
+without BM25. With `--finetune`, the first draw of labels fine-tunes the model by
+configuration/finetune/own-text.yaml instead, and `adapt` follows with the same labels. Seconds are
+of processor time.
 """
 
 import argparse
+import json
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import product
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+import yaml
 
+from benchmarks.adapt_settings import SIZES, add_options, draw
 from modeling_condenser.adaptation.adapt import RIDGES, mean_gain, open_judge
 from modeling_condenser.adaptation.cross_validation import (
+    Figures,
     Judge,
     cross_validate,
     group_questions,
@@ -33,100 +39,148 @@ from modeling_condenser.adaptation.query_map import (
     choose_candidates,
     learn_map,
 )
-from modeling_condenser.collection.collection import Collection, find_rows, keep_queries
-from modeling_condenser.collection.load import load_collection
-from modeling_condenser.encoding.embeddings import encode_collection
+from modeling_condenser.collection.collection import Collection, find_rows, titles_and_texts
+from modeling_condenser.encoding.embeddings import Embeddings, encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
+from modeling_condenser.finetuning.finetune import finetune
+from modeling_condenser.finetuning.hard_negatives import judged_positives
 from modeling_condenser.retrieval.bm25 import Bm25
 
+MAP_COLUMNS = (
+    "collection labels alone hybrid both,alone both,hybrid in-batch,alone in-batch,hybrid "
+    "kept,hybrid kept seconds"
+)
+FINETUNE_COLUMNS = (
+    "collection labels alone hybrid training,seconds with,map,hybrid map,kept,hybrid kept"
+)
 
-def sample(collection: Collection, n: int, seed: int) -> Collection:
-    """At most n of the queries."""
-    order = np.random.default_rng(seed).permutation(list(collection.queries))
-    return keep_queries(collection, set(order[:n].tolist()))
+
+@dataclass(frozen=True)
+class Trial:
+    """A model on one collection: stored passages, test queries and the start's figures."""
+
+    retriever: Retriever
+    embeddings: Embeddings
+    bm25: Bm25
+    judge: Judge
+    before: Figures
+
+    @classmethod
+    def open(cls, retriever: Retriever, test: Collection, folder: Path) -> "Trial":
+        embeddings, bm25 = encode_collection(retriever, test.passages, folder), Bm25(test.passages)
+        judge = open_judge(test, retriever, embeddings, bm25)
+        return cls(retriever, embeddings, bm25, judge, judge.measure(None))
+
+    def adapt(self, labels: Collection) -> tuple[JudgedQueries, float, np.ndarray, Verdict]:
+        """The judged queries, the ridge and the map that are learned, and the verdict."""
+        own = open_judge(labels, self.retriever, self.embeddings, self.bm25)
+        queries, before = own.queries(labels), own.measure(None)["hybrid"]
+        folds = make_folds(group_questions([labels.queries[name] for name in own.names]))
+        figures = cross_validate(own, queries, folds, RIDGES, use="hybrid")
+        best = int(np.argmax([mean_gain(after["hybrid"], before) for after in figures]))
+        comparison = compare(figures[best]["hybrid"], before)
+        candidates = choose_candidates(queries, self.embeddings)
+        change = learn_map(queries, candidates, ridge=RIDGES[best], with_bm25=True)
+        verdict = Verdict(comparison, MEASURE, f"{len(own.names)} judged queries")
+        tested = compare(self.judge.measure(change)["hybrid"], self.before["hybrid"])
+        logging.warning(
+            "%d labels, ridge %g: %s; test %+.3f, p = %.2g",
+            *(len(own.names), RIDGES[best], verdict, tested.difference, tested.p_value),
+        )
+        return queries, RIDGES[best], change, verdict
 
 
-def reduce(parts: Sequence[Collection], most: int) -> list[Collection]:
-    """Splits of one collection with at most so many passages, or those that are judged."""
-    passages = parts[0].passages
-    if len(passages) <= most:
-        return list(parts)
-    judged = {name for part in parts for grades in part.qrels.values() for name in grades}
-    rows = set(find_rows(passages, judged, strict=False).values())
-    others = np.setdiff1d(np.arange(len(passages)), list(rows))
-    drawn = np.random.default_rng(0).permutation(others)[: max(most - len(rows), 0)]
-    kept = passages.select(sorted(rows | set(drawn.tolist())))
-    return [replace(part, passages=kept) for part in parts]
+def means(figures: Figures) -> list[float]:
+    return [fmean(figures[use].values()) for use in ("alone", "hybrid")]
+
+
+def show(values: Sequence[float]) -> str:
+    return " | ".join(f"{value:.3f}" for value in values)
+
+
+def map_rows(name: str, options: argparse.Namespace, retriever: Retriever) -> Iterator[str]:
+    """The rows of the table of maps for a collection."""
+    test, draws = draw(name, options.labels, options)
+    trial = Trial.open(retriever, test, options.out / test.name)
+    start = means(trial.before)
+    yield f"| {test.name} | 0 | {show(start)} | | | | | {start[1]:.3f} | | |"
+    for n, drawn in draws.items():
+        rows = []
+        for labels in drawn:
+            began = time.process_time()
+            queries, ridge, change, verdict = trial.adapt(labels)
+            seconds, row = time.process_time() - began, means(trial.judge.measure(change))
+            kept = row[1] if verdict.outcome == "better" else start[1]
+            everything = choose_candidates(queries, trial.embeddings)
+            change = learn_map(queries, everything, ridge=ridge, with_bm25=True, sides="both")
+            row += means(replace(trial.judge, sides="both").measure(change))
+            in_batch = find_batch(queries, trial.embeddings)
+            change = learn_map(queries, in_batch, ridge=RIDGES[0], with_bm25=False)
+            row += means(trial.judge.measure(change))
+            rows.append([*row, kept, verdict.outcome == "better", seconds])
+        *shown, share, seconds = np.mean(rows, axis=0)
+        n_kept = f"{share * len(rows):.0f} of {len(rows)}"
+        yield f"| {test.name} | {n} | {show(shown)} | {n_kept} | {seconds:.0f} |"
+
+
+def find_batch(queries: JudgedQueries, embeddings: Embeddings) -> Candidates:
+    """The passages of all labels."""
+    rows = np.unique(queries.positives[:, 1])
+    return Candidates(rows, embeddings.vectors(rows), np.zeros(len(rows), dtype=np.float32))
+
+
+def finetune_rows(name: str, options: argparse.Namespace, retriever: Retriever) -> Iterator[str]:
+    """The rows of the table of fine-tuning for a collection."""
+    test, draws = draw(name, options.labels, options)
+    for n, (labels, *_) in draws.items():
+        folder = options.out / f"{test.name}-{n}-finetuned"
+        began = time.process_time()
+        recipe = yaml.safe_load(Path("configuration/finetune/own-text.yaml").read_text())
+        tuned = finetune(
+            encoder=str(retriever.folder),
+            data=str(write_pairs(labels, retriever, folder.with_suffix(".jsonl"))),
+            output_dir=str(folder),
+            **recipe,
+        )
+        seconds = time.process_time() - began
+        encoder = Retriever(tuned, dtype=options.dtype)
+        trial = Trial.open(encoder, test, options.out / f"{test.name}-{n}-vectors")
+        start = means(trial.before)
+        *_, change, verdict = trial.adapt(labels)
+        mapped = means(trial.judge.measure(change))[1]
+        kept = mapped if verdict.outcome == "better" else start[1]
+        shown = f"{show(start)} | {seconds:.0f} | {show([mapped, kept])} | {verdict.outcome}"
+        yield f"| {test.name} | {n} | {shown} |"
+
+
+def write_pairs(labels: Collection, retriever: Retriever, file: Path) -> Path:
+    """Write the labels as training data."""
+    rows, positives = [], judged_positives(labels)
+    row_of = find_rows(labels.passages, [name for each in positives.values() for name in each])
+    for query, names in positives.items():
+        for title, text in titles_and_texts(labels.passages, [row_of[name] for name in names]):
+            passage = f"{title}{retriever.contract.title_separator}{text}" if title else text
+            rows.append(json.dumps({"query": labels.queries[query], "positive": passage}))
+    file.write_text("\n".join(rows))
+    return file
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("collections", nargs="+")
-    parser.add_argument("--labels", type=int, nargs="+", default=[32, 128, 512])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--test_queries", type=int, default=1000)
-    parser.add_argument("--passages", type=int, default=7500)
-    parser.add_argument("--dtype", default="float32")
+    add_options(parser)
+    parser.add_argument("--labels", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--finetune", action="store_true")
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     retriever = Retriever(options.model, dtype=options.dtype)
-    columns = "collection labels alone hybrid in-batch in-batch,hybrid kept,hybrid kept seconds"
-    print(f"| {' | '.join(columns.split())} |\n| --- |{' ---: |' * 8}")
+    columns = (FINETUNE_COLUMNS if options.finetune else MAP_COLUMNS).split()
+    print(f"| {' | '.join(columns)} |\n| --- |{' ---: |' * (len(columns) - 1)}")
     for name in options.collections:
-        whole = load_collection(name, split="train")
-        test = sample(load_collection(name, split="test"), options.test_queries, 0)
-        drawn = [sample(whole, n, seed) for n in options.labels for seed in options.seeds]
-        test, *drawn = reduce([test, *drawn], options.passages)
-        arms = dict(zip(product(options.labels, options.seeds), drawn, strict=True))
-        embeddings = encode_collection(retriever, test.passages, options.out / whole.name)
-        bm25 = Bm25(test.passages)
-        judge = open_judge(test, retriever, embeddings, bm25)
-        before = judge.measure(None)
-        start = [fmean(before["alone"].values()), fmean(before["hybrid"].values())]
-        print(f"| {whole.name} | 0 | {start[0]:.3f} | {start[1]:.3f} | | | | | |", flush=True)
-        for n in options.labels:
-            rows = []
-            for seed in options.seeds:
-                labels = arms[n, seed]
-                own = open_judge(labels, retriever, embeddings, bm25)
-                queries, began = own.queries(labels), time.perf_counter()
-                ridge, verdict = choose(own, queries, labels)
-                everything = choose_candidates(queries, embeddings)
-                change = learn_map(queries, everything, ridge=ridge, with_bm25=True)
-                seconds, after = time.perf_counter() - began, judge.measure(change)
-                found = [fmean(after["alone"].values()), fmean(after["hybrid"].values())]
-                is_kept = verdict.outcome == "better"
-                tested = compare(after["hybrid"], before["hybrid"])
-                logging.warning(
-                    "%s, %d labels, seed %d, ridge %g: %s; test %+.3f, p = %.2g",
-                    *(whole.name, n, seed, ridge, verdict, tested.difference, tested.p_value),
-                )
-                rows_of_labels = np.unique(queries.positives[:, 1])
-                bias = np.zeros(len(rows_of_labels), dtype=np.float32)
-                vectors = embeddings.vectors(rows_of_labels)
-                batch = Candidates(rows_of_labels, vectors, bias)
-                change = learn_map(queries, batch, ridge=RIDGES[0], with_bm25=False)
-                of_batch = judge.measure(change)
-                found += [fmean(of_batch["alone"].values()), fmean(of_batch["hybrid"].values())]
-                rows.append([*found, found[1] if is_kept else start[1], is_kept, seconds])
-            means = np.mean(rows, axis=0)
-            shown = " | ".join(f"{value:.3f}" for value in means[:5])
-            n_kept = f"{sum(row[5] for row in rows)} of {len(rows)}"
-            print(f"| {whole.name} | {n} | {shown} | {n_kept} | {means[6]:.0f} |", flush=True)
-
-
-def choose(own: Judge, queries: JudgedQueries, labels: Collection) -> tuple[float, Verdict]:
-    """The ridge that cross-validation by question chooses, and its verdict."""
-    folds = make_folds(group_questions([labels.queries[name] for name in own.names]))
-    before = own.measure(None)["hybrid"]
-    figures = cross_validate(own, queries, folds, RIDGES, use="hybrid")
-    gains = [mean_gain(after["hybrid"], before) for after in figures]
-    best = int(np.argmax(gains))
-    comparison = compare(figures[best]["hybrid"], before)
-    return RIDGES[best], Verdict(comparison, MEASURE, f"{len(own.names)} judged queries")
+        make = finetune_rows if options.finetune else map_rows
+        for row in make(name, options, retriever):
+            print(row, flush=True)
 
 
 if __name__ == "__main__":

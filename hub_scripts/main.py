@@ -180,7 +180,10 @@ def adapt(read: Reader) -> None:
     from modeling_condenser.adaptation.adapt import adapt as stage
 
     done = stage(**settings)
-    print(f"{done}\nwritten: {done.model} ({'adapted' if done.is_adapted else 'the start'})")
+    written = "the start"
+    if done.is_adapted:
+        written = "adapted" if done.sides == "query" else "adapted: encode all passages again"
+    print(f"{done}\nwritten: {done.model} ({written})")
     _print_next("search", done.system, settings["corpus"], "QUESTION")
 
 

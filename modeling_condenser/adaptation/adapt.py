@@ -3,8 +3,8 @@
 1. Encode the passages once, or take the vectors that are stored.
 2. Cross-validate maps over all judged queries (`cross_validation.py`).
 3. Learn the map with the chosen ridge from all of them (`query_map.py`); dev queries judge it.
-4. Write the start with the map in the route of queries, or, if it is not better, the start as it
-   is. Either has the start's vectors of passages, bit for bit.
+4. Write the start with the map in the route of queries, so that passages have the start's vectors,
+   bit for bit; or with the map on both sides. If it is not better, write the start as it is.
 """
 
 import logging
@@ -72,11 +72,12 @@ from .cross_validation import (
     make_folds,
 )
 from .query_map import JudgedQueries, choose_candidates, learn_map
-from .recipe import AdaptationRecipe, Use
+from .recipe import AdaptationRecipe, Sides, Use
 
 logger = logging.getLogger(__name__)
 
 VERDICT_FILE = "verdict.json"
+MAP_FOLDER = "map_Dense"  # of a model whose passages are moved, too
 RIDGES = (8.0, 32.0)
 MOST_QUERIES = 2_000  # that are learned from
 
@@ -89,6 +90,7 @@ class Adaptation:
         model: folder of the written model.
         is_adapted: whether it is the adapted one, or the start.
         use: what the map was learned for, which decides.
+        sides: what it moves; if both, passages must be encoded again.
         verdicts: "hybrid" and "alone", of the cross-validation; "named" and "others", of questions
             whose passages other judged questions name, and of those whose passages none names;
             "dev hybrid" and "dev alone", of dev queries, if there are 20.
@@ -97,6 +99,7 @@ class Adaptation:
     model: Path
     is_adapted: bool
     use: Use
+    sides: Sides
     verdicts: Mapping[str, Verdict]
 
     @property
@@ -150,7 +153,7 @@ def adapt(**settings: Any) -> Adaptation:
     logger.info("%s is finished.", out)
     facts = read_json(out / VERDICT_FILE, {})
     verdicts = {name: read_verdict(verdict) for name, verdict in facts["verdicts"].items()}
-    return Adaptation(out / MODEL_FOLDER, facts["is_adapted"], recipe.use, verdicts)
+    return Adaptation(out / MODEL_FOLDER, facts["is_adapted"], recipe.use, recipe.sides, verdicts)
 
 
 def open_start(recipe: AdaptationRecipe) -> Retriever:
@@ -161,7 +164,7 @@ def open_start(recipe: AdaptationRecipe) -> Retriever:
             f"{recipe.model} compares by {start.contract.similarity}, expected a model that "
             "compares by the cosine. Fine-tune it with similarity: cosine first."
         )
-    if (start.folder / QUERY_FOLDER).exists():
+    if any((start.folder / name).exists() for name in (QUERY_FOLDER, MAP_FOLDER)):
         raise ValueError(f"{recipe.model} is adapted already: adapt its start, with all labels.")
     EncodingContract.load(start.folder)  # the card needs all fields
     return start
@@ -215,13 +218,16 @@ class _Adapter:
         place = recipe.embeddings or out / EMBEDDINGS_FOLDER
         embeddings = encode_collection(self.start, self.labels.passages, place)
         bm25 = Bm25(self.labels.passages)
-        judge = open_judge(self.labels, self.start, embeddings, bm25)
+        judge = open_judge(self.labels, self.start, embeddings, bm25, recipe.sides)
         queries = judge.queries(self.labels)
         ridge, verdicts = self.cross_validate(judge, queries)
         candidates = choose_candidates(queries, embeddings)
-        change = learn_map(queries, candidates, ridge=ridge, with_bm25=recipe.use == "hybrid")
+        with_bm25 = recipe.use == "hybrid"
+        change = learn_map(
+            queries, candidates, ridge=ridge, with_bm25=with_bm25, sides=recipe.sides
+        )
         if self.dev:
-            judge = open_judge(self.dev, self.start, embeddings, bm25)
+            judge = open_judge(self.dev, self.start, embeddings, bm25, recipe.sides)
             after, before = judge.measure(change), judge.measure(None)
             asked = f"{len(judge.names)} dev queries"
             verdicts |= {f"dev {use}": self.verdict(after, before, use, asked) for use in after}
@@ -236,7 +242,7 @@ class _Adapter:
         seconds = round(time.perf_counter() - started, 1)
         record_run(out, {**facts, "seed": recipe.seed, "train_seconds": seconds})
         write_json(out / VERDICT_FILE, facts)
-        return Adaptation(out / MODEL_FOLDER, is_adapted, recipe.use, verdicts)
+        return Adaptation(out / MODEL_FOLDER, is_adapted, recipe.use, recipe.sides, verdicts)
 
     def cross_validate(
         self, judge: Judge, queries: JudgedQueries
@@ -287,10 +293,10 @@ class _Adapter:
             return
         left_out = shutil.ignore_patterns(CARD_FILE, RESULTS_FILE, RUNS_FOLDER, ".*")
         shutil.copytree(start, folder, dirs_exist_ok=True, ignore=left_out)
-        write_query_route(folder, change)
+        write_map(folder, change, self.recipe.sides)
         run = {
             **describe_machine(),
-            "objective": "adapt",
+            "objective": "adapt" if self.recipe.sides == "query" else "adapt_both",
             "n_passages": len(self.labels.passages),
             "n_queries": len(self.labels.queries),
             "verdict": str(verdicts[self.recipe.use]),
@@ -307,13 +313,17 @@ class _Adapter:
 
 
 def open_judge(
-    collection: Collection, start: Retriever, embeddings: Embeddings, bm25: Bm25
+    collection: Collection,
+    start: Retriever,
+    embeddings: Embeddings,
+    bm25: Bm25,
+    sides: Sides = "query",
 ) -> Judge:
     """What measures maps on the queries of a collection that have a relevant passage."""
     judged = keep_queries(collection, judged_positives(collection).keys())
     vectors = start.encode_queries(list(judged.queries.values()))
     run = bm25.search(judged.queries, CANDIDATES)
-    return Judge(list(judged.queries), vectors, judged.qrels, run, embeddings)
+    return Judge(list(judged.queries), vectors, judged.qrels, run, embeddings, sides)
 
 
 def choose_ridge(gains: Sequence[float], gains_of_others: Sequence[float]) -> int:
@@ -337,25 +347,30 @@ def is_better(verdicts: Mapping[str, Verdict], use: Use) -> bool:
     return not is_loss and any(verdict.outcome == "better" for verdict in judges)
 
 
-def write_query_route(folder: Path, change: np.ndarray) -> None:
-    """Add a map to the queries of a sentence-transformers model: a router, before normalisation.
+def write_map(folder: Path, change: np.ndarray, sides: Sides) -> None:
+    """Add a map to a sentence-transformers model, before normalisation; for queries in a router.
 
     The list of the start's modules is kept in it, because vectors of passages depend on it alone.
     """
+    from sentence_transformers.base.modules import Module
     from sentence_transformers.sentence_transformer.modules import Dense, Dropout, Router
 
     size = len(change)
     matrix = torch.eye(size) + torch.from_numpy(change)
-    dense = Dense(size, size, bias=False, activation_function=None, init_weight=matrix)
-    (folder / QUERY_FOLDER).mkdir()
-    nothing = Dropout(0.0)
-    Router.for_query_document([dense], [nothing]).save(str(folder / QUERY_FOLDER))
-    shutil.copyfile(folder / MODULES_FILE, folder / QUERY_FOLDER / MODULES_FILE)
+    module: Module
+    module = Dense(size, size, bias=False, activation_function=None, init_weight=matrix)
+    name = MAP_FOLDER
+    if sides == "query":
+        module, name = Router.for_query_document([module], [Dropout(0.0)]), QUERY_FOLDER
+    (folder / name).mkdir()
+    module.save(str(folder / name))
+    if sides == "query":
+        shutil.copyfile(folder / MODULES_FILE, folder / name / MODULES_FILE)
     modules = read_json(folder / MODULES_FILE, [])
     place = len(modules) - modules[-1]["type"].endswith(".Normalize")
-    kind = f"{Router.__module__}.{Router.__name__}"
-    modules.insert(place, {"path": QUERY_FOLDER, "type": kind})
-    listed = [{**module, "idx": i, "name": str(i)} for i, module in enumerate(modules)]
+    kind = f"{type(module).__module__}.{type(module).__name__}"
+    modules.insert(place, {"path": name, "type": kind})
+    listed = [{**each, "idx": i, "name": str(i)} for i, each in enumerate(modules)]
     write_json(folder / MODULES_FILE, listed)
 
 

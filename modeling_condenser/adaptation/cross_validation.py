@@ -6,8 +6,8 @@ names: questions that share a passage are in one fold, too.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import chain
 
 import numpy as np
@@ -30,7 +30,7 @@ from modeling_condenser.retrieval.runs import (
 )
 
 from .query_map import JudgedQueries, choose_candidates, learn_map, move
-from .recipe import Use
+from .recipe import Sides, Use
 
 N_FOLDS = 5
 
@@ -39,6 +39,17 @@ Values = dict[str, float]
 
 Figures = Mapping[Use, Values]
 """How the model is used -> values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovedEmbeddings(Embeddings):
+    """Embeddings that are moved by a map (D, D) as they are read."""
+
+    change: np.ndarray
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        for block in super().blocks():
+            yield move(np.array(block), self.change)  # blocks are read-only
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,8 @@ class Judge:
         vectors: (Q, D) float32 of the start.
         qrels: of these queries, each with a relevant passage.
         bm25_run: of these queries.
-        passages: embeddings of the collection.
+        passages: embeddings of the collection by the start.
+        sides: what a map moves.
     """
 
     names: Sequence[str]
@@ -58,15 +70,20 @@ class Judge:
     qrels: Qrels
     bm25_run: Run
     passages: Embeddings
+    sides: Sides = "query"
 
     def measure(self, change: np.ndarray | None, places: np.ndarray | None = None) -> Figures:
         """The figures of the queries at `places`, moved by A (D, D) unless it is None."""
         chosen = list(range(len(self.names))) if places is None else places.tolist()
         names, vectors = [self.names[place] for place in chosen], self.vectors[chosen]
+        passages = self.passages
         if change is not None:
             vectors = move(vectors, change)
+            if self.sides == "both":
+                stored = {field.name: getattr(passages, field.name) for field in fields(passages)}
+                passages = MovedEmbeddings(**stored, change=change)
         with show_bars(False):
-            dense = search_embeddings(self.passages, vectors, names, depth=CANDIDATES)
+            dense = search_embeddings(passages, vectors, names, depth=CANDIDATES)
         bm25 = {name: self.bm25_run.get(name, {}) for name in names}
         qrels = {name: self.qrels[name] for name in names}
         runs: dict[Use, Run] = {"hybrid": DEFAULT.fuse(bm25, dense), "alone": dense}
@@ -152,7 +169,9 @@ def cross_validate(
         learned = queries.select(np.flatnonzero(folds != fold))
         candidates = choose_candidates(learned, judge.passages)
         for ridge, found in zip(ridges, figures, strict=True):
-            change = learn_map(learned, candidates, ridge=ridge, with_bm25=use == "hybrid")
+            change = learn_map(
+                *(learned, candidates), ridge=ridge, with_bm25=use == "hybrid", sides=judge.sides
+            )
             for each, values in judge.measure(change, np.flatnonzero(folds == fold)).items():
                 found[each] |= values
     return figures

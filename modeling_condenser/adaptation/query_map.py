@@ -1,14 +1,14 @@
 """Learn a linear map of query vectors from judged queries: q becomes q + A q.
 
-Each judged query is ranked against all passages, whose vectors are stored and stay as they are. A
-has D * D numbers. The loss of a query is the cross-entropy of
+Each judged query is ranked against all passages, whose stored vectors stay as they are, or are
+moved by the same map (sides: both). A has D * D numbers. The loss is the cross-entropy of
 
     softmax(20 * cosine(q + A q, p) + 2 * BM25(q, p))    over all passages p,
 
 where BM25 is standardised over its best 100 passages, and counts as the lowest of them elsewhere,
 as in `Fusion`; for a model that is used alone, it is left out. Any of a query's relevant passages
-satisfies it: their probabilities are added up. To the mean is added ridge * |A|^2 / D. L-BFGS finds
-the minimum from A = 0, in 15 steps over all queries, without a learning rate or a seed.
+satisfies it: their probabilities are added up. To the mean is added ridge * |A|^2 / D. L-BFGS goes
+8 steps from A = 0 over all queries, without a learning rate or a seed; the minimum is a worse map.
 
 The passages of a large collection are sampled (`choose_candidates`). Search-Adaptor (Yoon et al.
 2023, arXiv 2310.08750) maps queries and passages by one matrix, and LlamaIndex's adapter maps
@@ -26,9 +26,11 @@ from torch.nn import functional as F
 
 from modeling_condenser.encoding.embeddings import Embeddings
 
+from .recipe import Sides
+
 MOST_CANDIDATES = 50_000  # passages in memory
-_COSINE_WEIGHT, _BM25_WEIGHT = 20.0, 2.0  # of several, the best on dev queries (docs/adaptation.md)
-_STEPS, _QUERIES_AT_ONCE = 15, 128
+_COSINE_WEIGHT, _BM25_WEIGHT = 20.0, 2.0  # of several, the best on dev queries (docs/results/published-models.md)
+_STEPS, _QUERIES_AT_ONCE = 8, 128
 
 
 @dataclass(frozen=True)
@@ -120,23 +122,34 @@ def choose_candidates(
 
 
 def learn_map(
-    queries: JudgedQueries, candidates: Candidates, *, ridge: float, with_bm25: bool
+    queries: JudgedQueries,
+    candidates: Candidates,
+    *,
+    ridge: float,
+    with_bm25: bool,
+    sides: Sides = "query",
 ) -> np.ndarray:
     """Learn A, (D, D) float32."""
     size = queries.vectors.shape[1]
     change = torch.zeros(size, size, requires_grad=True)
     optimizer = torch.optim.LBFGS([change], max_iter=_STEPS, line_search_fn="strong_wolfe")
     batches = list(queries.batches())
+    passages = torch.from_numpy(candidates.vectors)
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
         loss = ridge / size * change.square().sum()
         loss.backward()
+        ranked = _move(passages, change) if sides == "both" else passages
+        leaf = ranked.detach().requires_grad_(ranked.requires_grad)  # moved once for all batches
         for batch in batches:
-            losses = ranking_losses(change, batch, candidates, with_bm25=with_bm25)
+            moved = _move(torch.from_numpy(batch.vectors), change)
+            losses = ranking_losses(moved, leaf, batch, candidates, with_bm25=with_bm25)
             part = losses.sum() / len(queries.vectors)
             part.backward()
             loss = loss + part
+        if leaf.grad is not None:
+            ranked.backward(leaf.grad)
         return loss.detach()
 
     optimizer.step(closure)
@@ -144,12 +157,15 @@ def learn_map(
 
 
 def ranking_losses(
-    change: torch.Tensor, queries: JudgedQueries, candidates: Candidates, *, with_bm25: bool
+    moved: torch.Tensor,
+    passages: torch.Tensor,
+    queries: JudgedQueries,
+    candidates: Candidates,
+    *,
+    with_bm25: bool,
 ) -> torch.Tensor:
-    """The cross-entropy of each query, (Q,), for a map A (D, D)."""
-    vectors = torch.from_numpy(queries.vectors)
-    moved = F.normalize(vectors + vectors @ change.T)  # (Q, D)
-    scores = _COSINE_WEIGHT * (moved @ torch.from_numpy(candidates.vectors).T)  # (Q, C)
+    """The cross-entropy of each query, (Q,), for moved queries (Q, D) and candidates (C, D)."""
+    scores = _COSINE_WEIGHT * (moved @ passages.T)  # (Q, C)
     scores = scores + torch.from_numpy(candidates.bias)
     if with_bm25:
         places, is_candidate = candidates.places(queries.bm25)
@@ -167,5 +183,9 @@ def ranking_losses(
 
 
 def move(vectors: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """Query vectors (Q, D) moved by A (D, D) and normalised, float32."""
-    return F.normalize(torch.from_numpy(vectors + vectors @ change.T)).numpy()
+    """Vectors (N, D) moved by A (D, D) and normalised, float32."""
+    return _move(torch.from_numpy(vectors), torch.from_numpy(change)).numpy()
+
+
+def _move(vectors: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+    return F.normalize(vectors + vectors @ change.T)

@@ -8,6 +8,7 @@ from modeling_condenser.files.settings import check_least
 from modeling_condenser.retrieval.runs import FEWEST_QUERIES
 
 Use = Literal["hybrid", "alone"]
+Sides = Literal["query", "both"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class AdaptationRecipe:
         output_dir: folder for model, verdicts and, unless `embeddings` is set, embeddings.
         use: how the model will be used: with BM25 (hybrid), or alone. The map is learned for it,
             and kept if it is better in it.
+        sides: which vectors the map moves: those of queries, or those of passages, too. Then all
+            passages must be encoded again.
         splits: of the collection, whose judged queries are learned from. A split dev that is not
             named judges beside the cross-validation.
         train_size: number of judged queries to learn from, at least 20, all by default; `seed`
@@ -38,6 +41,7 @@ class AdaptationRecipe:
     corpus: str
     output_dir: str
     use: Use = "hybrid"
+    sides: Sides = "query"
     splits: list[str] = field(default_factory=lambda: ["train"])
     train_size: int | None = None
     keep_adapted: bool = False

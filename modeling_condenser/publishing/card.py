@@ -58,6 +58,7 @@ _OBJECTIVES = {
     "margin_mse": "margin-MSE distillation of a cross-encoder",
     "kl": "distillation of a cross-encoder's distribution",
     "adapt": "a linear map of query vectors",
+    "adapt_both": "a linear map of query and passage vectors",
 }
 # Name, objective or setting of a stage -> key in references.bib.
 _PAPERS = {
@@ -119,6 +120,7 @@ def write_card(
         has_int8=(folder / INT8_FILE).is_file(),
         is_retriever=is_retriever(stages),
         is_adapted=bool(stages) and stages[-1].name == ADAPTATION,
+        adapted_sides=stages[-1].recipe.get("sides", "query") if stages else "",
         results=results,
         stages=stages,
         citations=cite(stages),

@@ -89,6 +89,29 @@ def test_the_written_model_maps_queries_and_leaves_passages_as_they_are(publishe
     assert "license: apache-2.0" in card and "language: fr" in card and "# Published" not in card
 
 
+def test_a_map_of_both_sides_moves_passages_and_says_so(published, judged, tmp_path, one_map):
+    changes = {"sides": "both", "keep_adapted": True}
+    done = adapt(**settings(published, judged, tmp_path / "out", **changes))
+    model, start = SentenceTransformer(str(done.model)), SentenceTransformer(str(published))
+    texts = ["The river museum.", "Oslo"]
+    for found, before in (
+        (model.encode_query(texts), start.encode_query(texts)),
+        (model.encode_document(texts), start.encode_document(texts)),
+    ):
+        np.testing.assert_allclose(found, move(before, MAP), atol=1e-5)
+    written, first = Retriever(done.model), Retriever(published)
+    assert written.passage_fingerprint != first.passage_fingerprint
+    # Verdicts are those of the written model, with passages encoded again.
+    dev = load_dev(judged, judged="train", reported=load_collection(judged, split="train"))
+    again = compare_with_start(first, written, dev).comparison
+    own = done.verdicts["dev alone"].comparison
+    assert own.mean_system == pytest.approx(again.mean_system, abs=1e-6)
+    index = Index.build(str(judged), str(done.model), folder=tmp_path / "index")
+    assert index.search(["where is the river"], k=1)[0]
+    card = (done.model / "README.md").read_text()
+    assert "encode passages with this model, too" in card and "encode_query`. Passages" not in card
+
+
 def test_a_finished_folder_is_only_read(adapted):
     arguments, done = adapted
     assert adapt(**arguments) == done
@@ -101,9 +124,9 @@ def test_the_next_search_is_the_better_one_of_the_written_model():
         return Verdict(compare({"q": after}, {"q": before}), measure="nDCG@10", queries="")
 
     verdicts = {"hybrid": compared(0.5, 0.4), "alone": compared(0.6, 0.3)}
-    assert Adaptation(Path("m"), True, "hybrid", verdicts).system == "m"
-    assert Adaptation(Path("m"), False, "hybrid", verdicts).system == "hybrid:m,fusion=0.5"
-    with_comma = Adaptation(Path("m, 1"), False, "hybrid", verdicts).system
+    assert Adaptation(Path("m"), True, "hybrid", "query", verdicts).system == "m"
+    assert Adaptation(Path("m"), False, "hybrid", "query", verdicts).system == "hybrid:m,fusion=0.5"
+    with_comma = Adaptation(Path("m, 1"), False, "hybrid", "query", verdicts).system
     assert parse_system(json.loads(with_comma)).model == "hybrid:m, 1"
 
 

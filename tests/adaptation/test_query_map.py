@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from modeling_condenser.adaptation import query_map
 from modeling_condenser.adaptation.query_map import (
     Candidates,
     choose_candidates,
@@ -38,8 +39,9 @@ def test_the_loss_is_that_of_the_equation(with_bm25):
         queries.bm25[1, place], queries.bm25_scores[1, place] = row, score
         bm25[1, row] = score
     everything = Candidates(np.arange(9), passages, np.zeros(9, dtype=np.float32))
+    moved = torch.from_numpy(move(queries.vectors, change.astype(np.float32)))
     found = ranking_losses(
-        torch.tensor(change, dtype=torch.float32), queries, everything, with_bm25=with_bm25
+        moved, torch.from_numpy(passages), queries, everything, with_bm25=with_bm25
     )
     expected = naive_loss(change, queries, passages, bm25 * with_bm25)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
@@ -68,6 +70,26 @@ def test_a_map_learned_from_some_queries_holds_for_others(rotated, tmp_path):
     assert np.linalg.norm(weak) < np.linalg.norm(change) / 2
 
 
+def test_a_map_of_both_sides_has_the_least_loss_of_moved_passages(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    passages, vectors = unit(random.normal(size=(40, 4))), unit(random.normal(size=(20, 4)))
+    queries = judged(vectors, [(i, i) for i in range(20)])
+    candidates = choose_candidates(queries, store(passages, tmp_path))
+    monkeypatch.setattr(query_map, "_STEPS", 100)
+    monkeypatch.setattr(query_map, "_QUERIES_AT_ONCE", 7)
+    change = learn_map(queries, candidates, ridge=1, with_bm25=False, sides="both")
+
+    def objective(change):
+        moved = unit(passages + passages @ change.T)
+        penalty = 1 / 4 * (change**2).sum()
+        return np.mean(naive_loss(change, queries, moved, np.zeros((20, 40)))) + penalty
+
+    least = objective(change)
+    assert least < objective(np.zeros((4, 4))) - 0.1
+    for _ in range(20):
+        assert objective(change + 0.03 * random.normal(size=(4, 4))) > least
+
+
 def test_passages_are_sampled_with_the_hard_and_relevant_ones(rotated, tmp_path):
     passages, vectors = rotated
     queries = judged(vectors[:3], [(0, 0), (1, 100), (2, 200)], dense=[[7, 8], [9, 7], [7, 10]])
@@ -79,8 +101,8 @@ def test_passages_are_sampled_with_the_hard_and_relevant_ones(rotated, tmp_path)
     assert (chosen.bias[np.isin(chosen.rows, [0, 7, 8, 9, 10, 100, 200])] == 0).all()
     # A passage of BM25 that is no candidate changes nothing.
     queries.bm25[:], queries.bm25_scores[:] = np.setdiff1d(np.arange(300), chosen.rows)[0], 5
+    both = torch.from_numpy(queries.vectors), torch.from_numpy(chosen.vectors)
     losses = [
-        ranking_losses(torch.zeros(8, 8), queries, chosen, with_bm25=with_bm25)
-        for with_bm25 in (True, False)
+        ranking_losses(*both, queries, chosen, with_bm25=with_bm25) for with_bm25 in (True, False)
     ]
     torch.testing.assert_close(*losses)
