@@ -1,4 +1,4 @@
-"""Settings of the map that `adapt` learns, compared on dev queries (docs/results/published-models.md).
+"""Settings of the map of `adapt`, compared on dev queries (docs/results/published-models.md).
 
     python -m benchmarks.adapt_settings MODEL OUT COLLECTION...
 

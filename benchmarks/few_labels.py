@@ -1,4 +1,4 @@
-"""What a map of query vectors learns from few labels: the tables of docs/results/published-models.md.
+"""What a map of query vectors learns from few labels (docs/results/published-models.md).
 
     python -m benchmarks.few_labels MODEL OUT COLLECTION... [--finetune]
 
@@ -42,7 +42,7 @@ from modeling_condenser.adaptation.query_map import (
 from modeling_condenser.collection.collection import Collection, find_rows, titles_and_texts
 from modeling_condenser.encoding.embeddings import Embeddings, encode_collection
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.measures import compare
+from modeling_condenser.evaluation.measures import compare, evaluate_run
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.finetuning.hard_negatives import judged_positives
@@ -105,6 +105,9 @@ def map_rows(name: str, options: argparse.Namespace, retriever: Retriever) -> It
     test, draws = draw(name, options.labels, options)
     trial = Trial.open(retriever, test, options.out / test.name)
     start = means(trial.before)
+    of_bm25 = {query: trial.judge.bm25_run.get(query, {}) for query in trial.judge.names}
+    measured = evaluate_run(trial.judge.qrels, of_bm25, measures=[MEASURE]).means[MEASURE]
+    yield f"| {test.name} | BM25 | {measured:.3f} | | | | | | | | |"
     yield f"| {test.name} | 0 | {show(start)} | | | | | {start[1]:.3f} | | |"
     for n, drawn in draws.items():
         rows = []

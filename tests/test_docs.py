@@ -22,7 +22,7 @@ PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("which-start", "pretraining", "finetuning", "adaptation", "evaluation", "hub")
+        for name in ("which-start", "pretraining", "finetuning", "evaluation", "hub")
     ),
 ]
 

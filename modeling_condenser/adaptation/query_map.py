@@ -29,7 +29,8 @@ from modeling_condenser.encoding.embeddings import Embeddings
 from .recipe import Sides
 
 MOST_CANDIDATES = 50_000  # passages in memory
-_COSINE_WEIGHT, _BM25_WEIGHT = 20.0, 2.0  # of several, the best on dev queries (docs/results/published-models.md)
+# Of several, the best on dev queries (docs/results/published-models.md).
+_COSINE_WEIGHT, _BM25_WEIGHT = 20.0, 2.0
 _STEPS, _QUERIES_AT_ONCE = 8, 128
 
 
