@@ -40,15 +40,11 @@ from transformers import PreTrainedTokenizerBase
 from modeling_condenser import packing, register_auto_classes
 from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.encoder_parts import position_offset
-from modeling_condenser.files.models import (
-    Dtype,
-    fingerprint_model,
-    open_model,
-    warn_of_unknown,
-)
+from modeling_condenser.files.models import Dtype, fingerprint_model, open_model
 from modeling_condenser.files.run_folder import bar
 
 from .embeddings import check_vectors, find_best
+from .unknown_tokens import warn_of_unknown
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768

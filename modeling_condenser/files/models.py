@@ -11,7 +11,6 @@ No code of a model's folder is executed. Importing this module does not import t
 
 import hashlib
 import json
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -31,9 +30,6 @@ from .settings import parse_settings, refuse_ambiguous
 if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
-    from transformers import PreTrainedTokenizerBase
-
-logger = logging.getLogger(__name__)
 
 Pooling = Literal["cls", "mean", "max"]
 Similarity = Literal["dot", "cosine", "euclidean"]
@@ -501,21 +497,3 @@ def _int8_file(folder: Path) -> Path:
             " --onnx int8` writes a copy of the model with it."
         )
     return folder / INT8_FILE
-
-
-def warn_of_unknown(
-    tokenizer: "PreTrainedTokenizerBase", *, n_unknown: int, n_tokens: int, n_texts: int
-) -> bool:
-    """Log a warning, and return True, if more than a fifth of the tokens is the unknown one."""
-    ends = (tokenizer.sep_token_id, tokenizer.eos_token_id)  # that some vocabularies use as unknown
-    if tokenizer.unk_token_id in ends or n_unknown <= n_tokens / 5:
-        return False
-    logger.warning(
-        "%.0f %% of the tokens (texts: %d) are %s, the tokenizer's token for what it does not know,"
-        " which the model cannot read: choose an encoder for the language and script of these"
-        " texts.",
-        100 * n_unknown / n_tokens,
-        n_texts,
-        tokenizer.unk_token,
-    )
-    return True

@@ -51,3 +51,14 @@ def test_text_of_few_pages_and_the_heading_of_a_page_are_kept(tmp_path):
     by_heading = [row["headings"] for row in rows if row["text"] == "It is fast."]
     assert by_heading == ANIMALS  # or these headings would be lost
     assert {row["text"] for row in rows} == {"It is fast.", "It swims.", "It sinks."}
+
+
+def test_what_pages_share_in_the_middle_of_their_text_is_kept(tmp_path):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for animal in ANIMALS:
+        around = "".join(f"<p>The {animal} {verb}.</p>" for verb in ("eats", "runs", "sleeps"))
+        (folder / f"{animal}.html").write_text(f"{around}<p>It is an animal.</p>{around}")
+    collect(sources=folder, out=out)
+    rows = [json.loads(line) for line in (out / "corpus.jsonl").read_text().splitlines()]
+    assert ["It is an animal." in row["text"] for row in rows] == [True] * len(ANIMALS)
