@@ -31,7 +31,6 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         "similarity": "cosine",
         "temperature": 0.05,
         "per_device_train_batch_size": 64,
-        "cache_chunk_size": 64,
         "max_steps": 269,
     },
 }
