@@ -235,34 +235,27 @@ class _Beir:
         return store_passages(_beir_rows(records, files[0]), files)
 
     def read_split(self, split: str) -> tuple[list[Question], list[Judgement] | None]:
-        """Read all queries and the judgements of a split.
-
-        A split without judgements consists of the queries that have answers and no judgements in
-        any other split.
-        """
+        """Read all queries and the judgements of a split; None if no split has any."""
         records, files = self._open(QUERIES_FILE, "queries", "query", split=split)
         questions = [
             (_read_id(files[0], record, "_id", "id"), record.get("text"), record.get("answers"))
             for record in records
         ]
         splits = self.find_judgements()
+        if not splits:
+            return questions, None
+        rows = splits.get(split, splits.get(_SAME_SPLITS.get(split, "")))
+        if rows is None:
+            raise ValueError(
+                f"{self.folder} has no split {split!r}: it has judgements for {', '.join(splits)}."
+            )
         query, passage, score = QRELS_HEADER
         place = f"{self.folder}, judgements of {split}"
-        rows = splits.get(split, splits.get(_SAME_SPLITS.get(split, "")))
-        if rows is not None:
-            judgements = [
-                (_read_id(place, row, query), _read_id(place, row, passage), row.get(score))
-                for row in rows
-            ]
-            return questions, judgements
-        judged = {_read_id(place, row, query) for rows in splits.values() for row in rows}
-        answered = [question for question in questions if question[2] and question[0] not in judged]
-        if not answered:
-            known = ", ".join(splits) or "none"
-            raise ValueError(
-                f"{self.folder} has no split {split!r}: it has judgements for {known}."
-            )
-        return answered, None
+        judgements = [
+            (_read_id(place, row, query), _read_id(place, row, passage), row.get(score))
+            for row in rows
+        ]
+        return questions, judgements
 
     def find_judgements(self) -> dict[str, Iterable[Record]]:
         """Find the judgements of each split, without reading them."""

@@ -20,7 +20,7 @@ from modeling_condenser.files.models import (
     is_checkpoint,
     quiet_loading,
 )
-from modeling_condenser.files.run_folder import DATA, atomic_folder, checksum_file
+from modeling_condenser.files.run_folder import DATA, atomic_folder
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 
@@ -106,17 +106,10 @@ def _check_replaceable(out: Path, source: Path) -> None:
         [(stage.name, stage.recipe, stage.run.get(DATA)) for stage in read_provenance(folder)]
         for folder in (out, source)
     )
-    is_same = then == now
-    if not now:  # a copy of a model of others
-        is_same = _checksum_weights(out) == _checksum_weights(source)
-    if not is_export or not is_same:
+    if not is_export or not now or then != now:  # now is empty for a model of others
         raise ValueError(
             f"{out} is not empty and not an earlier export of this run: name another folder."
         )
-
-
-def _checksum_weights(folder: Path) -> dict[str, str]:
-    return {file.name: checksum_file(file) for file in folder.glob("*.safetensors")}
 
 
 def _check_lost(out: Path, new: Path) -> None:
