@@ -60,7 +60,7 @@ _OBJECTIVES = {
     "adapt": "a linear map of query vectors",
     "adapt_both": "a linear map of query and passage vectors",
 }
-# Name, objective or setting of a stage -> key in references.bib.
+# Objective or setting of pre-training -> key in references.bib.
 _PAPERS = {
     "mlm": "devlin-etal-2019-bert",
     "ict": "lee-etal-2019-latent",
@@ -68,12 +68,6 @@ _PAPERS = {
     "cocondenser": "gao-callan-2022-cocondenser",
     "head_mlm_probability": "xiao-etal-2022-retromae",
     "bow_weight": "ma-etal-2024-drop",
-    "cache_chunk_size": "gao-etal-2021-scaling",
-    FINETUNING: "reimers-gurevych-2019-sentence-bert",
-    "contrastive": "karpukhin-etal-2020-dense",
-    "margin_mse": "hofstatter-etal-2020-improving",
-    "mini_batch_size": "gao-etal-2021-scaling",
-    "matryoshka_dims": "kusupati-etal-2022-matryoshka",
 }
 
 
@@ -221,11 +215,10 @@ def link(name: object, kind: str = "") -> str:
 
 
 def cite(stages: Sequence[Stage]) -> str:
-    """The papers of all stages, as BibTeX."""
+    """The papers of the pre-training, as BibTeX."""
     words: set[str] = set()
     for stage in stages:
-        objective = stage.run.get("objective") or stage.recipe.get("objective")
-        words |= {stage.name, str(objective)}
+        words.add(str(stage.run.get("objective") or stage.recipe.get("objective")))
         words |= {name for name, value in stage.recipe.items() if value}
     keys = {key for word, key in _PAPERS.items() if word in words}
     entries = (_FOLDER / "references.bib").read_text("utf-8").strip().split("\n\n")

@@ -74,7 +74,6 @@ def export(**settings: Any) -> Path:
             f"{recipe.checkpoint} is not a pre-training checkpoint, so there is nothing to export: "
             "name a run folder of `condenser pretrain`, use the model as it is, or add --onnx int8."
         )
-    _check_replaceable(out, source)
     with quiet_loading(), atomic_folder(out) as partial:
         if is_checkpoint(source):
             if (out / CARD_FILE).is_file():  # a person's own text in it is kept
@@ -86,7 +85,7 @@ def export(**settings: Any) -> Path:
             add_int8(partial)
         if read_provenance(partial):  # a model of this package, unlike a copy of another one
             write_card(partial)
-        _check_lost(out, partial)
+        _check_replaceable(out, partial)
     return out
 
 
@@ -97,29 +96,19 @@ def export_encoder(checkpoint: str | Path, out: str | Path, **settings: Any) -> 
     return export(checkpoint=checkpoint, out=out, **settings)
 
 
-def _check_replaceable(out: Path, source: Path) -> None:
+def _check_replaceable(out: Path, new: Path) -> None:
     """Raise a ValueError unless a folder is new, empty, or an export of the same run alone."""
-    if not any(out.glob("*")):
-        return
-    is_export = (out / EVALUATION_SCRIPT).is_file() or (out / INT8_FILE).is_file()
     then, now = (
         [(stage.name, stage.recipe, stage.run.get(DATA)) for stage in read_provenance(folder)]
-        for folder in (out, source)
+        for folder in (out, new)
     )
-    if not is_export or not now or then != now:  # now is empty for a model of others
-        raise ValueError(
-            f"{out} is not empty and not an earlier export of this run: name another folder."
-        )
-
-
-def _check_lost(out: Path, new: Path) -> None:
-    """Raise a ValueError if a new export would remove files that are not of an export."""
     replaced = {file.name for file in new.iterdir()} | {RESULTS_FILE, RUNS_FOLDER, INT8_FOLDER}
-    others = sorted({file.name for file in out.glob("*")} - replaced)
-    if others:
+    names = {file.name for file in out.glob("*")}
+    is_same_run = now and then == now  # nothing is recorded of a model of others
+    if names and (not is_same_run or names - replaced):
         raise ValueError(
-            f"{out} also holds {', '.join(others)}, which a new export would remove: move it, or "
-            "name another folder."
+            f"{out} is not empty and not only an earlier export of this run: name another folder. "
+            f"It holds {', '.join(sorted(names - replaced)) or 'another model'}."
         )
 
 
