@@ -24,19 +24,6 @@ from modeling_condenser.collection.conversion import (
 from modeling_condenser.collection.markdown import html_to_markdown, split_markdown
 from modeling_condenser.collection.rows import read_rows
 
-PDF = b"""%PDF-1.4
-1 0 obj <</Type /Catalog /Pages 2 0 R>> endobj
-2 0 obj <</Type /Pages /Kids [3 0 R] /Count 1>> endobj
-3 0 obj <</Type /Page /Parent 2 0 R /MediaBox [0 0 300 300] /Contents 4 0 R
-/Resources <</Font <</F <</Type /Font /Subtype /Type1 /BaseFont /Helvetica>>>>>>>> endobj
-4 0 obj <</Length 43>> stream
-BT /F 12 Tf 20 200 Td (Paid in Oslo.) Tj ET
-endstream endobj
-trailer <</Root 1 0 R>>
-startxref
-0
-%%EOF
-"""
 DOCX = (
     '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>'
     '<w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>Terms</w:t></w:r></w:p>'
@@ -127,7 +114,7 @@ def test_pdf_word_powerpoint_and_epub_files_are_read_and_damaged_ones_named(tmp_
     folder = tmp_path / "in"
     folder.mkdir()
     zip_to(folder / "a.docx", word__document_xml=DOCX)
-    (folder / "b.pdf").write_bytes(PDF)
+    (folder / "b.pdf").write_bytes(make_pdf("Paid in Oslo."))
     with zipfile.ZipFile(folder / "c.epub", "w") as book:
         book.writestr("META-INF/container.xml", PACKAGE)
         book.writestr("book.opf", BOOK)
@@ -234,7 +221,7 @@ def test_without_a_library_its_files_are_named_with_the_command_that_installs_it
     tmp_path, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, "pdfminer.high_level", None)
-    (tmp_path / "b.pdf").write_bytes(PDF)
+    (tmp_path / "b.pdf").write_bytes(make_pdf("Paid in Oslo."))
     (tmp_path / "c.html").write_text("<h1>Wells</h1>deep")
     documents, reader = read(tmp_path)
     assert list(documents.values()) == [("Wells", [((), "deep")])]

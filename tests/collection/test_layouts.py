@@ -57,11 +57,6 @@ ROCKETQA = {
     "qrels.dev.tsv": ["7\t10", "300\t0", "300\t1"],
     "qrels.dev.small.tsv": ["7 0 10 1"],
 }
-TEVATRON = {
-    "corpus.tsv": [f"{passage_id}\t{title or '-'}\t{text}" for passage_id, title, text in TITLED],
-    "queries.dev.tsv": QUERY_LINES,
-    "qrels.dev.tsv": ["7 0 10 1"],
-}
 DOCUMENTS = {
     "msmarco-docs.tsv": [f"{name}\thttps://a.b\t{title}\t{text}" for name, title, text in TITLED],
     "msmarco-docdev-queries.tsv": QUERY_LINES,
@@ -102,7 +97,6 @@ def write(folder: Path, files: Files, ending: str = "") -> Path:
         (MARCO, "dl19", QUOTED, WHAT, {"300": {"10": 2}, "8": {"0": 3, "10": 0}}),
         (ROCKETQA, "dev", TITLED, WHAT, {"300": {"0": 1, "1": 1}, "7": {"10": 1}}),
         (ROCKETQA, "dev.small", TITLED, WHAT, {"7": {"10": 1}}),
-        (TEVATRON, "dev", TITLED, WHAT, {"7": {"10": 1}}),
         (DOCUMENTS, "dev", TITLED, WHAT, {"7": {"10": 1}}),
         (DOCUMENTS, "dl19", TITLED, WHAT, {"300": {"0": 3}}),
     ],
