@@ -126,18 +126,14 @@ def write_repository(
     tokenizer: PreTrainedTokenizerBase,
     contract: EncodingContract,
     stages: Sequence[Stage],
-    *,
-    with_card: bool = True,
 ) -> None:
-    """Write the repository of an encoder that `stages` made into an empty folder.
+    """Write the repository of an encoder that `stages` made, without a card, into an empty folder.
 
     The tokenizer is changed (`save_tokenizer`).
     """
     with quiet_loading():
         write_encoder(folder, encoder, tokenizer, asdict(contract))
     add_records(folder, stages)
-    if with_card:
-        write_card(folder)
 
 
 def add_records(folder: Path, stages: Sequence[Stage]) -> None:
