@@ -14,7 +14,7 @@ import csv
 import gzip
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def read_collection(name: str, split: str) -> tuple[Iterable[dict], dict[str, st
         passages = map(json.loads, open_text(corpus[0]))
         asked = map(json.loads, open_text(find_files(name, "queries.jsonl*")[0]))
         files = find_files(name, "qrels/*.tsv*") or find_files(f"{Path(name)}-qrels", "*.tsv*")
-        file = choose({file.name.partition(".")[0]: file for file in files}, split)
+        file = choose({file.name.partition(".tsv")[0]: file for file in files}, split)
         judged: Any = csv.DictReader(open_text(file), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
         passages = choose(load_dataset(name, "corpus"), split, "corpus")
@@ -50,7 +50,7 @@ def read_collection(name: str, split: str) -> tuple[Iterable[dict], dict[str, st
         grades = qrels.setdefault(str(row["query-id"]), {})
         grades[str(row["corpus-id"])] = int(float(row["score"]))
     qrels = {query: grades for query, grades in qrels.items() if max(grades.values()) > 0}
-    texts = {identify(row): row["text"] for row in asked}
+    texts = dict(with_titles(asked))
     return passages, {query: texts[query] for query in qrels}, qrels
 
 
@@ -73,8 +73,11 @@ def choose(by_split: Mapping[str, Any], split: str, name_of_only: str = "") -> A
     raise ValueError(f"There is no split {split!r}, only {', '.join(by_split)}.")
 
 
-def identify(row: dict[str, Any]) -> str:
-    return str(row["_id"] if "_id" in row else row["id"])
+def with_titles(rows: Iterable[dict], separator: str = " ") -> Iterator[tuple[str, str]]:
+    """Ids and texts, with the titles that passages may have."""
+    for row in rows:
+        title = f"{row['title']}{separator}" if row.get("title") else ""
+        yield str(row["_id"] if "_id" in row else row["id"]), f"{title}{row['text'] or ''}"
 
 
 def search(
@@ -84,21 +87,16 @@ def search(
     settings = {"use_safetensors": True, "dtype": torch.float32}
     model = SentenceTransformer(str(folder), model_kwargs=settings)
     config = json.loads((folder / "config_sentence_transformers.json").read_text("utf-8"))
-    separator = config.get("title_separator", " ")
+    remaining = with_titles(passages, config.get("title_separator", " "))
     query_vectors = model.encode_query([*queries.values()]).astype(float)  # (Q, H)
     best, best_rows = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
     ids: list[str] = []
-    remaining = iter(passages)
     while chunk := list(islice(remaining, CHUNK)):
-        texts = []
-        for row in chunk:
-            start = f"{row['title']}{separator}" if row.get("title") else ""
-            texts.append(f"{start}{row['text'] or ''}")
-        vectors = model.encode_document(texts).astype(float)  # (P, H)
+        vectors = model.encode_document([text for _, text in chunk]).astype(float)  # (P, H)
         # Rounded to float32, so that equal vectors have equal scores.
         scores = model.similarity(query_vectors, vectors).float()  # (Q, P)
         rows = torch.arange(len(ids), len(ids) + len(chunk)).expand_as(scores)
-        ids += map(identify, chunk)
+        ids += [passage for passage, _ in chunk]
         scores, rows = torch.cat([best, scores], 1), torch.cat([best_rows, rows], 1)
         best, places = scores.topk(min(depth + MARGIN, len(ids)))  # (Q, k) both
         best_rows = rows.gather(1, places)
