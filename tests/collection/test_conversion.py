@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from modeling_condenser.collection import rows as rows_module
 from modeling_condenser.collection.conversion import (
     DocumentReader,
     decode_file,
@@ -424,6 +425,18 @@ def test_values_of_tables_stay_as_they_are_written(sep, quoting, tmp_path):
     table.to_parquet(tmp_path / "a.parquet")
     for file in sorted(tmp_path.iterdir()):
         assert list(read_any_rows(file)) == table.to_dict("records")
+
+
+@pytest.mark.parametrize("chunk", [1, 64, 10**6])
+def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(rows_module, "_JSON_CHUNK", chunk)
+    values = [{"text": text, "more": {"x": ["{[", text]}} for text in ('aé"\\\n', "]}", "")]
+    file = tmp_path / "array.json"
+    file.write_text(json.dumps(values, indent=2, ensure_ascii=bool(chunk % 2)), "utf-8")
+    assert list(read_rows(file)) == values
+    file.write_text('[{"text": 1}, {"text": 2')
+    with pytest.raises(ValueError, match="is not a JSON array"):
+        list(read_rows(file))
 
 
 @pytest.mark.parametrize("is_array", [True, False])
