@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, ModelCardData
-from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from huggingface_hub import EvalResult, ModelCardData, RepoCard
 from jinja2 import Environment, FileSystemLoader
 
 from modeling_condenser.files.models import (
@@ -138,16 +137,16 @@ def read_contract(folder: Path) -> EncodingContract | None:
 
 def read_card(file: Path) -> tuple[dict[str, Any], str]:
     """A card's metadata and text, both empty without a card; a ValueError for broken metadata."""
-    content = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
-    block = REGEX_YAML_BLOCK.match(content)
+    if not file.is_file():
+        return {}, ""
     try:
-        metadata = dict((yaml.safe_load(block[2]) if block else None) or {})
-    except (yaml.YAMLError, TypeError, ValueError) as error:
+        card = RepoCard(file.read_text(encoding="utf-8-sig"))
+    except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"The metadata at the top of {file} cannot be read: {error}.") from error
+    metadata = card.data.to_dict()
     if metadata.get("language") is False:  # as YAML 1.1 reads no, the code of Norwegian
         metadata["language"] = "no"
-    text = content[block.end() :] if block else content
-    return {name: value for name, value in metadata.items() if value is not None}, text
+    return metadata, card.text
 
 
 def is_retriever(stages: Sequence[Stage]) -> bool:
