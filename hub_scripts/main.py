@@ -265,7 +265,7 @@ def push(read: Reader) -> None:
     if report.commit is None:
         print("dry run: nothing was sent; the model card is above")
     else:
-        url, name = report.commit.pr_url or report.commit.commit_url, report.commit.repo_url.repo_id
+        url, name = report.commit.commit_url, report.commit.repo_url.repo_id
         print(f"pushed: {url}\npin it: {name}@{report.commit.oid}")
 
 

@@ -45,7 +45,6 @@ class CollectRecipe:
         label_columns: our names -> the table's names, such as {question: Frage, passage: Antwort}.
         max_tokens: of a passage with its title; without a model, words; 256 tokens or 180 words by
             default. A Chinese, Japanese or Thai character is a word.
-        overlap: tokens that a passage may repeat of the one before, as whole sentences.
         model: folder or Hub name of the encoder whose tokens are counted, at most as many as it
             reads.
         text_column: of tables, before text, content and body; the first that a row has is read.
@@ -60,7 +59,6 @@ class CollectRecipe:
     labels: str | None = None
     label_columns: dict[str, str] = field(default_factory=dict)
     max_tokens: int | None = None
-    overlap: int = 0
     model: str | None = None
     text_column: list[str] = field(default_factory=list)
     title_column: str = "title"
@@ -183,9 +181,8 @@ def _check_columns(recipe: CollectRecipe, columns: set[str]) -> None:
         raise ValueError(f"No table has a column {missing[0]!r}. Columns are {known}.")
 
 
-Cut = Callable[[str, str], Iterator[tuple[str, str, str]]]
-"""Title and text of a section -> its passages: title, text, and what the text repeats of the
-passage before."""
+Cut = Callable[[str, str], Iterator[tuple[str, str]]]
+"""Title and text of a section -> titles and texts of its passages."""
 
 
 def _open_cutter(recipe: CollectRecipe) -> Cut:
@@ -200,11 +197,8 @@ def _open_cutter(recipe: CollectRecipe) -> Cut:
         limit = limits.get("max_seq_length") or tokenizer.model_max_length
         longest = min(recipe.max_tokens or _MAX_TOKENS, limit)
         n_special = tokenizer.num_special_tokens_to_add()
-    if longest < _LEAST_TOKENS or not 0 <= recipe.overlap < longest:
-        raise ValueError(
-            f"max_tokens is {longest} and overlap is {recipe.overlap}: expected at least "
-            f"{_LEAST_TOKENS} tokens, and an overlap of fewer."
-        )
+    if longest < _LEAST_TOKENS:
+        raise ValueError(f"max_tokens is {longest}, expected at least {_LEAST_TOKENS}.")
 
     def token_starts(text: str) -> list[int]:
         if tokenizer is None:
@@ -212,18 +206,15 @@ def _open_cutter(recipe: CollectRecipe) -> Cut:
         options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
         return [start for start, _ in tokenizer(text, **options)["offset_mapping"]]
 
-    def cut(title: str, text: str) -> Iterator[tuple[str, str, str]]:
+    def cut(title: str, text: str) -> Iterator[tuple[str, str]]:
         room = longest - n_special
         starts = token_starts(title)
         if len(starts) > room // 2:  # a title takes at most half of a passage
             title = title[: starts[room // 2]].strip()
         room -= min(len(starts), room // 2)
-        spans = cut_at_sentences(text, token_starts(text), room=room, overlap=recipe.overlap)
-        end_before = 0
-        for start, stop in spans:
+        for start, stop in cut_at_sentences(text, token_starts(text), room=room):
             if passage := text[start:stop].strip():
-                yield title, passage, text[start:end_before]
-                end_before = stop
+                yield title, passage
 
     return cut
 
@@ -260,24 +251,22 @@ def _write_passages(
         name = re.sub(r"\s", "_", document.name)
         is_row = document.name != document.file
         file_title = "" if is_row else re.sub(r"[-_\s]+", " ", Path(document.file).stem)
-        passages: dict[str, str] = {}
-        n_cut, is_copy = 0, False
+        passages: dict[str, None] = {}
+        n_cut = 0
         for above, section in document.sections:
             headings = " > ".join(above)
             title = _join(document.title or file_title, headings)
-            for passage_title, text, repeated in cut(title, section):
+            for passage_title, text in cut(title, section):
                 n_cut += 1
                 passage_id = name if is_row and n_cut == 1 else f"{name}#{n_cut}"
                 while passage_id in taken:
                     passage_id += "_"
                 taken.add(passage_id)
-                is_after_copy = is_copy
                 # Texts in two files are copies, although a title may be made of a file's name.
                 content = hash_text(f"{_join(document.title, headings)}\0{text}")
                 kept_id = first_with.setdefault(content, passage_id)
-                is_copy = kept_id != passage_id
-                passages.setdefault(kept_id, "" if is_after_copy else repeated)
-                if is_copy:
+                passages[kept_id] = None
+                if kept_id != passage_id:
                     done.copies[passage_id] = kept_id
                     continue
                 done.passages += 1
@@ -285,7 +274,7 @@ def _write_passages(
                 row |= {"headings": headings, "file": document.file}
                 corpus.write(json.dumps(row, ensure_ascii=False) + "\n")
         if passages:
-            written.append((name, passages))
+            written.append((name, [*passages]))
         else:
             done.without_text += 1
     return written

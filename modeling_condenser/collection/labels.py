@@ -27,8 +27,8 @@ Label = Mapping[str, str]
 Names = Mapping[str, set[frozenset[str]]]
 """Name -> the passages of each document that has the name."""
 
-WrittenDocument = tuple[str, Mapping[str, str]]
-"""The name of a document, and its passages: id -> what it repeats of the passage before."""
+WrittenDocument = tuple[str, Sequence[str]]
+"""The name of a document, and the ids of its passages."""
 
 
 def read_labels(file: str, columns: Mapping[str, str]) -> list[Label]:
@@ -127,7 +127,7 @@ def _letters(text: str) -> str:
 
 
 class _QuoteFinder:
-    """Finds the passages that have, or overlap with, a quoted text.
+    """Finds the passages that have a quoted text, or a part of it.
 
     Attributes:
         owners: id of a passage -> the first document that has it.
@@ -135,20 +135,16 @@ class _QuoteFinder:
 
     def __init__(self, corpus: Path, documents: Sequence[WrittenDocument]) -> None:
         self.owners = dict[str, str]()
-        repeated = dict[str, str]()
         for name, passages in reversed(documents):
             self.owners |= dict.fromkeys(passages, name)
-            repeated |= passages
         self._ids = list[str]()
-        self._starts, self._ends = list[int](), list[int]()  # of passages, in `_text`
+        self._ends = list[int]()  # of passages, in `_text`
         self._by_text: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-        parts, end = list[str](), 0
-        owner_before = None
+        parts, end, owner_before = list[str](), 0, None
         for row in read_json(corpus):
             passage, text = row["_id"], _letters(row["text"])
-            owner, n_repeated = self.owners[passage], len(_letters(repeated[passage]))
-            parts.append(text[n_repeated:] if owner == owner_before else f"\0{text}")
-            self._starts.append(end - n_repeated)
+            owner = self.owners[passage]
+            parts.append(text if owner == owner_before else f"\0{text}")
             end += len(parts[-1])
             self._ends.append(end)
             self._by_text[text][owner].add(passage)
@@ -165,8 +161,8 @@ class _QuoteFinder:
         place = -1 if groups else self._text.find(quote)
         while place >= 0:
             first = bisect_right(self._ends, place)
-            stop = bisect_left(self._starts, place + len(quote))
-            groups[self.owners[self._ids[first]]].update(self._ids[first:stop])
+            last = bisect_left(self._ends, place + len(quote))
+            groups[self.owners[self._ids[first]]].update(self._ids[first : last + 1])
             place = self._text.find(quote, place + 1)
         return set(map(frozenset, groups.values()))
 

@@ -44,8 +44,7 @@ _SAME_SPLITS = {"dev": "validation", "validation": "dev"}  # `datasets` reads de
 _BEIR_PATTERNS = (_CARD_FILE, "corpus.jsonl*", "queries.jsonl*", "qrels/*")
 _DPR_PASSAGES = "psgs_w100.tsv"
 _MARCO_DOCUMENTS = "msmarco-docs.tsv"
-_MARCO_PASSAGES = (_MARCO_DOCUMENTS, "para.txt", "corpus.tsv", "collection.tsv")  # the first counts
-_MARCO_COLUMNS = {3: ["id", "title", "text"], 4: ["id", "url", "title", "text"]}
+_MARCO_PASSAGES = (_MARCO_DOCUMENTS, "para.txt", "collection.tsv")  # the first counts
 _NO_TITLE = "-"  # in RocketQA's titles
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@.+)?")  # owner/name@revision
 
@@ -235,34 +234,27 @@ class _Beir:
         return store_passages(_beir_rows(records, files[0]), files)
 
     def read_split(self, split: str) -> tuple[list[Question], list[Judgement] | None]:
-        """Read all queries and the judgements of a split.
-
-        A split without judgements consists of the queries that have answers and no judgements in
-        any other split.
-        """
+        """Read all queries and the judgements of a split; None if no split has any."""
         records, files = self._open(QUERIES_FILE, "queries", "query", split=split)
         questions = [
             (_read_id(files[0], record, "_id", "id"), record.get("text"), record.get("answers"))
             for record in records
         ]
         splits = self.find_judgements()
+        if not splits:
+            return questions, None
+        rows = splits.get(split, splits.get(_SAME_SPLITS.get(split, "")))
+        if rows is None:
+            raise ValueError(
+                f"{self.folder} has no split {split!r}: it has judgements for {', '.join(splits)}."
+            )
         query, passage, score = QRELS_HEADER
         place = f"{self.folder}, judgements of {split}"
-        rows = splits.get(split, splits.get(_SAME_SPLITS.get(split, "")))
-        if rows is not None:
-            judgements = [
-                (_read_id(place, row, query), _read_id(place, row, passage), row.get(score))
-                for row in rows
-            ]
-            return questions, judgements
-        judged = {_read_id(place, row, query) for rows in splits.values() for row in rows}
-        answered = [question for question in questions if question[2] and question[0] not in judged]
-        if not answered:
-            known = ", ".join(splits) or "none"
-            raise ValueError(
-                f"{self.folder} has no split {split!r}: it has judgements for {known}."
-            )
-        return answered, None
+        judgements = [
+            (_read_id(place, row, query), _read_id(place, row, passage), row.get(score))
+            for row in rows
+        ]
+        return questions, judgements
 
     def find_judgements(self) -> dict[str, Iterable[Record]]:
         """Find the judgements of each split, without reading them."""
@@ -372,8 +364,7 @@ class _MsMarco:
     """MS MARCO's passages and documents as published: tabs, no header, quotes are text.
 
     passages     collection.tsv (id, text); or the files of RocketQA, which the Condenser paper
-                 uses (section 4.4): para.txt (id, text) and para.title.txt (id, title); or
-                 corpus.tsv (id, text or id, title, text), as Tevatron's script writes it
+                 uses (section 4.4): para.txt (id, text) and para.title.txt (id, title)
     queries      queries.<split>.tsv, or RocketQA's <split>.query.txt
     judgements   qrels.<split>.tsv (query, 0, passage, grade; or RocketQA's query, passage)
     documents    msmarco-docs.tsv (id, URL, title, body), with queries and judgements in
@@ -420,12 +411,9 @@ _Layout = _Beir | _Dpr | _MsMarco
 
 
 def _marco_rows(file: Path, titles_file: Path | None) -> Iterator[Row]:
-    """Read passages; the format follows from the number of columns.
-
-    A second file may hold titles of some passages, in the same order.
-    """
-    _, first = next(read_lines(file), (1, ""))
-    columns = _MARCO_COLUMNS.get(first.count("\t") + 1, ["id", "text"])
+    """Read passages; a second file may hold titles of some of them, in the same order."""
+    is_documents = plain_name(file) == _MARCO_DOCUMENTS
+    columns = ["id", "url", "title", "text"] if is_documents else ["id", "text"]
     titles = read_table(titles_file, ["id", "title"]) if titles_file else iter(())
     pending = next(titles, None)
     for row in read_table(file, columns):

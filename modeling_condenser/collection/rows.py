@@ -1,8 +1,10 @@
 """Reads rows of files, plain or compressed (.gz, .bz2, .xz, .zst), and stores rows in a cache.
 
-Values stay as they are written; `load_dataset` makes 7 of the id "007", null of the text "None" and
-a time of the id "2020-01-01", and refuses files whose columns differ. Only a line feed ends a line,
-because a passage may contain separators such as U+2028.
+Values stay as they are written, and the rows before a broken line are read.
+`load_dataset("json")` makes a time of the id "2020-01-01" even if its features call it text, and
+refuses half a character, and rows with columns that the features lack. pandas' `read_csv`, on which
+`load_dataset("csv")` builds, fills short rows, renames repeated columns, and ends a line at a
+carriage return. An array of JSON is read item by item, because DPR's have gigabytes.
 """
 
 import bz2

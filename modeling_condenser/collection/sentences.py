@@ -5,7 +5,7 @@ Full stops, question and exclamation marks of European scripts are judged by Pun
 those of Chinese, Hindi and Arabic, end a sentence without a blank after them.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cache
 
@@ -100,7 +100,7 @@ def _unwrapped(text: str, first: int, end: int, breaks: list[regex.Match]) -> It
 
 
 def cut_at_sentences(
-    text: str, tokens: Sequence[int] | np.ndarray, *, room: int, overlap: int = 0
+    text: str, tokens: Sequence[int] | np.ndarray, *, room: int
 ) -> Iterator[tuple[int, int]]:
     """Cut a text into parts of whole sentences; a sentence that is too long is cut, too.
 
@@ -108,7 +108,6 @@ def cut_at_sentences(
         text: of any length.
         tokens: character offsets at which its tokens begin.
         room: the most tokens of a part.
-        overlap: the most tokens of whole sentences that a part repeats of the part before.
 
     Yields:
         Where a part begins and ends, in characters.
@@ -119,15 +118,12 @@ def cut_at_sentences(
     offsets = [0, *tokens[1:], len(text)]
     starts = np.searchsorted(tokens, [*sentence_starts(text)[1:], len(text)])
     bounds = [0, *starts.tolist()]  # of sentences, in tokens
-    first = stop = 0
-    while stop < len(tokens):
+    first = 0
+    while first < len(tokens):
         last = bounds[bisect_right(bounds, first + room) - 1]
-        if last <= stop and first < stop:  # the next sentence fits only without the overlap
-            first = stop
-            continue
-        stop = last if last > stop else _find_break(text, offsets, first, first + room)
+        stop = last if last > first else _find_break(text, offsets, first, first + room)
         yield offsets[first], offsets[stop]
-        first = min(bounds[bisect_left(bounds, stop - overlap)], stop)
+        first = stop
 
 
 def _find_break(text: str, offsets: Sequence[int], first: int, stop: int) -> int:

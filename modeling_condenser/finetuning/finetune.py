@@ -238,5 +238,4 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             copy.deepcopy(transformer.tokenizer),  # it is changed, but training may continue
             self.encoder.contract,
             [*read_provenance(self.encoder.folder), self.describe_run(FINETUNING)],
-            with_card=False,
         )

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, ModelCardData
-from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from huggingface_hub import EvalResult, ModelCardData, RepoCard
 from jinja2 import Environment, FileSystemLoader
 
 from modeling_condenser.files.models import (
@@ -60,7 +59,7 @@ _OBJECTIVES = {
     "adapt": "a linear map of query vectors",
     "adapt_both": "a linear map of query and passage vectors",
 }
-# Name, objective or setting of a stage -> key in references.bib.
+# Objective or setting of pre-training -> key in references.bib.
 _PAPERS = {
     "mlm": "devlin-etal-2019-bert",
     "ict": "lee-etal-2019-latent",
@@ -68,12 +67,6 @@ _PAPERS = {
     "cocondenser": "gao-callan-2022-cocondenser",
     "head_mlm_probability": "xiao-etal-2022-retromae",
     "bow_weight": "ma-etal-2024-drop",
-    "cache_chunk_size": "gao-etal-2021-scaling",
-    FINETUNING: "reimers-gurevych-2019-sentence-bert",
-    "contrastive": "karpukhin-etal-2020-dense",
-    "margin_mse": "hofstatter-etal-2020-improving",
-    "mini_batch_size": "gao-etal-2021-scaling",
-    "matryoshka_dims": "kusupati-etal-2022-matryoshka",
 }
 
 
@@ -144,16 +137,16 @@ def read_contract(folder: Path) -> EncodingContract | None:
 
 def read_card(file: Path) -> tuple[dict[str, Any], str]:
     """A card's metadata and text, both empty without a card; a ValueError for broken metadata."""
-    content = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
-    block = REGEX_YAML_BLOCK.match(content)
+    if not file.is_file():
+        return {}, ""
     try:
-        metadata = dict((yaml.safe_load(block[2]) if block else None) or {})
-    except (yaml.YAMLError, TypeError, ValueError) as error:
+        card = RepoCard(file.read_text(encoding="utf-8-sig"))
+    except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"The metadata at the top of {file} cannot be read: {error}.") from error
+    metadata = card.data.to_dict()
     if metadata.get("language") is False:  # as YAML 1.1 reads no, the code of Norwegian
         metadata["language"] = "no"
-    text = content[block.end() :] if block else content
-    return {name: value for name, value in metadata.items() if value is not None}, text
+    return metadata, card.text
 
 
 def is_retriever(stages: Sequence[Stage]) -> bool:
@@ -221,11 +214,10 @@ def link(name: object, kind: str = "") -> str:
 
 
 def cite(stages: Sequence[Stage]) -> str:
-    """The papers of all stages, as BibTeX."""
+    """The papers of the pre-training, as BibTeX."""
     words: set[str] = set()
     for stage in stages:
-        objective = stage.run.get("objective") or stage.recipe.get("objective")
-        words |= {stage.name, str(objective)}
+        words.add(str(stage.run.get("objective") or stage.recipe.get("objective")))
         words |= {name for name, value in stage.recipe.items() if value}
     keys = {key for word, key in _PAPERS.items() if word in words}
     entries = (_FOLDER / "references.bib").read_text("utf-8").strip().split("\n\n")

@@ -2,182 +2,146 @@
 
     python evaluate_retrieval.py COLLECTION --split test
 
-COLLECTION is a folder or a Hub data set in the layout of BEIR (corpus.jsonl, queries.jsonl,
-qrels/SPLIT.tsv, or the judgements in COLLECTION-qrels), or with the configurations corpus, queries
-and qrels (or default), as in MTEB. A passage with the id of its query is left out of the ranking,
-as in BEIR, unless it is judged relevant to that query. Search is exact. The exit status is 1 if a
-figure differs from the card in 4 decimals. Needs sentence-transformers, datasets and ir-measures;
-no remote code.
+COLLECTION is a folder or a Hub data set in the layout of BEIR (corpus.jsonl, queries.jsonl and
+qrels/SPLIT.tsv, or COLLECTION-qrels/SPLIT.tsv), or with the configurations corpus, queries, and
+default or qrels, as in MTEB. Search is exact. A passage with the id of its query is left out, as in
+BEIR, unless it is judged relevant. The exit status is 1 if a figure differs from the card's in 4
+decimals. Needs sentence-transformers, datasets and ir-measures; no remote code.
 """
 
 import argparse
+import csv
 import gzip
-import heapq
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import datasets
 import ir_measures
 import torch
+from datasets import get_dataset_config_names, load_dataset
 from huggingface_hub import snapshot_download
 from sentence_transformers import SentenceTransformer
 
 FILES = ["README.md", "corpus.jsonl*", "queries.jsonl*", "*.tsv*"]
 OTHER_SPLIT = {"dev": "validation", "validation": "dev"}  # data sets have the one for the other
-CHUNK = 4096  # passages that are searched together
+CHUNK = 4096  # passages in memory
 MARGIN = 32  # passages beyond the depth, among which ids decide where scores are equal
-Encoder = tuple[SentenceTransformer, str]  # and what stands between title and text
 Qrels = dict[str, dict[str, int]]  # query id -> passage id -> grade
-Run = dict[str, list[tuple[float, str]]]  # query id -> minus score and passage id, best first
-
-
-def open_encoder(folder: Path, device: str | None = None) -> Encoder:
-    weights = {"use_safetensors": True, "dtype": torch.float32}
-    model = SentenceTransformer(str(folder), device=device, model_kwargs=weights)
-    config = json.loads((folder / "config_sentence_transformers.json").read_text("utf-8"))
-    return model, config.get("title_separator", " ")
 
 
 def read_collection(name: str, split: str) -> tuple[Iterable[dict], dict[str, str], Qrels]:
     """Passages, and the queries of a split that have a relevant passage, with their judgements."""
-    folder, splits = find_folder(name), [split, OTHER_SPLIT.get(split, split)]
-    if not any(folder.glob("corpus.jsonl*")):
-        passages = load_table(name, ["corpus"], splits)
-        asked = load_table(name, ["queries"], splits)
-        table = load_table(name, ["default", "qrels"], splits)
-        judgements = [[row[k] for k in ("query-id", "corpus-id", "score")] for row in table]
+    if corpus := find_files(name, "corpus.jsonl*"):
+        passages = map(json.loads, open_text(corpus[0]))
+        asked = map(json.loads, open_text(find_files(name, "queries.jsonl*")[0]))
+        files = find_files(name, "qrels/*.tsv*") or find_files(f"{Path(name)}-qrels", "*.tsv*")
+        file = choose({file.name.partition(".tsv")[0]: file for file in files}, split)
+        judged: Any = csv.DictReader(open_text(file), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
-        passages = map(json.loads, read_lines(folder, ["corpus.jsonl"]))
-        asked = map(json.loads, read_lines(folder, ["queries.jsonl"]))
-        has_qrels = (folder / "qrels").is_dir()
-        place = folder / "qrels" if has_qrels else find_folder(f"{name.rstrip('/')}-qrels")
-        lines = read_lines(place, [f"{each}.tsv" for each in splits])
-        judgements = [line.split("\t") for line in islice(lines, 1, None)]  # after the header
+        passages = choose(load_dataset(name, "corpus"), split, "corpus")
+        asked = choose(load_dataset(name, "queries"), split, "queries")
+        has_default = "default" in get_dataset_config_names(name)
+        judged = choose(load_dataset(name, "default" if has_default else "qrels"), split)
     qrels: Qrels = {}
-    for query, passage, grade in judgements:
-        qrels.setdefault(str(query), {})[str(passage)] = int(float(grade))
+    for row in judged:
+        grades = qrels.setdefault(str(row["query-id"]), {})
+        grades[str(row["corpus-id"])] = int(float(row["score"]))
     qrels = {query: grades for query, grades in qrels.items() if max(grades.values()) > 0}
-    texts = {identify(row): row["text"] for row in asked}
-    missing = qrels.keys() - texts.keys()
-    if missing or not qrels:
-        raise ValueError(f"{len(qrels)} queries have a relevant passage, {len(missing)} no text")
+    texts = dict(with_titles(asked))
     return passages, {query: texts[query] for query in qrels}, qrels
 
 
-def identify(row: dict[str, Any]) -> str:
-    return str(row["_id"] if "_id" in row else row["id"])
+def find_files(name: str, pattern: str) -> list[Path]:
+    folder = Path(name)
+    if not folder.is_dir():
+        folder = Path(snapshot_download(name, allow_patterns=FILES, repo_type="dataset"))
+    return sorted(folder.glob(pattern))
 
 
-def find_folder(name: str) -> Path:
-    if Path(name).is_dir():
-        return Path(name)
-    return Path(snapshot_download(name, allow_patterns=FILES, repo_type="dataset"))
-
-
-def read_lines(folder: Path, names: list[str]) -> Iterator[str]:
-    """The lines of the first file that exists, which may be compressed (.gz)."""
-    files = [file for name in names for file in (folder / name, folder / f"{name}.gz")]
-    file = next((file for file in files if file.is_file()), files[0])
+def open_text(file: Path) -> Iterable[str]:
     opener: Any = gzip.open if file.suffix == ".gz" else open
-    with opener(file, "rt", encoding="utf-8-sig", newline="\n") as lines:
-        yield from (line.rstrip("\r\n") for line in lines if line.strip())
+    return opener(file, "rt", encoding="utf-8")
 
 
-def load_table(name: str, configs: list[str], wanted: list[str]) -> Iterable[dict[str, Any]]:
-    """The wanted split, or the only split, of the first configuration that exists."""
-    known = datasets.get_dataset_config_names(name)
-    config = next((config for config in configs if config in known), configs[0])
-    splits = datasets.get_dataset_split_names(name, config)
-    chosen = [split for split in wanted if split in splits]
-    if not chosen and ("qrels" in configs or len(splits) > 1):
-        raise ValueError(f"{name} has no split {wanted[0]!r}, but {', '.join(splits)}")
-    return datasets.load_dataset(name, config, split=(chosen or splits)[0])
+def choose(by_split: Mapping[str, Any], split: str, name_of_only: str = "") -> Any:
+    for name in (split, OTHER_SPLIT.get(split, ""), name_of_only):
+        if name in by_split:
+            return by_split[name]
+    raise ValueError(f"There is no split {split!r}, only {', '.join(by_split)}.")
+
+
+def with_titles(rows: Iterable[dict], separator: str = " ") -> Iterator[tuple[str, str]]:
+    """Ids and texts, with the titles that passages may have."""
+    for row in rows:
+        title = f"{row['title']}{separator}" if row.get("title") else ""
+        yield str(row["_id"] if "_id" in row else row["id"]), f"{title}{row['text'] or ''}"
 
 
 def search(
-    encoder: Encoder, passages: Iterable[dict], queries: dict[str, str], qrels: Qrels, depth: int
-) -> Run:
-    """The best `depth` passages of each query, ties by id; one chunk of passages at a time."""
-    model, separator = encoder
-    asked = model.encode_query([*queries.values()], show_progress_bar=False)  # (Q, H)
-    best: Run = {query: [] for query in queries}
-    remaining = iter(passages)
+    folder: Path, passages: Iterable[dict], queries: dict[str, str], qrels: Qrels, depth: int
+) -> dict[str, list[str]]:
+    """The best passages of each query, ties by id; memory holds one chunk of passages."""
+    settings = {"use_safetensors": True, "dtype": torch.float32}
+    model = SentenceTransformer(str(folder), model_kwargs=settings)
+    config = json.loads((folder / "config_sentence_transformers.json").read_text("utf-8"))
+    remaining = with_titles(passages, config.get("title_separator", " "))
+    query_vectors = model.encode_query([*queries.values()]).astype(float)  # (Q, H)
+    best, best_rows = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
+    ids: list[str] = []
     while chunk := list(islice(remaining, CHUNK)):
-        texts = []
-        for row in chunk:
-            start = f"{row['title']}{separator}" if row.get("title") else ""
-            texts.append(f"{start}{row['text']}")
-        vectors = model.encode_document(texts)  # (P, H)
+        vectors = model.encode_document([text for _, text in chunk]).astype(float)  # (P, H)
         # Rounded to float32, so that equal vectors have equal scores.
-        scores = model.similarity(asked.astype(float), vectors.astype(float)).float()  # (Q, P)
-        top, rows = scores.topk(min(depth + MARGIN, len(chunk)))  # (Q, k) both
-        for i, query in enumerate(queries):
-            for score, row in zip(top[i].tolist(), rows[i].tolist(), strict=True):
-                passage = identify(chunk[row])
-                if passage != query or qrels[query].get(passage, 0) > 0:
-                    best[query].append((-score, passage))
-            best[query] = heapq.nsmallest(depth, best[query])
-    return best
+        scores = model.similarity(query_vectors, vectors).float()  # (Q, P)
+        rows = torch.arange(len(ids), len(ids) + len(chunk)).expand_as(scores)
+        ids += [passage for passage, _ in chunk]
+        scores, rows = torch.cat([best, scores], 1), torch.cat([best_rows, rows], 1)
+        best, places = scores.topk(min(depth + MARGIN, len(ids)))  # (Q, k) both
+        best_rows = rows.gather(1, places)
+    rankings = {}
+    for query, scores_of, rows_of in zip(queries, best.tolist(), best_rows.tolist(), strict=True):
+        ranked = sorted((-score, ids[row]) for score, row in zip(scores_of, rows_of, strict=True))
+        is_relevant = qrels[query].get(query, 0) > 0
+        kept = [passage for _, passage in ranked if passage != query or is_relevant]
+        rankings[query] = kept[:depth]
+    return rankings
 
 
-def measure(qrels: Qrels, run: Run, names: list[str]) -> dict[str, float]:
-    """Means of those measures that ir_measures knows, which breaks ties in another way."""
-    ranks: dict[str, dict[str, float]] = {}
-    for query, ranking in run.items():
-        ranks[query] = {passage: -float(rank) for rank, (_, passage) in enumerate(ranking)}
-    figures = {}
-    for name in names:
-        try:
-            parsed = ir_measures.parse_measure(name.replace("R-Prec", "Rprec"))
-        except NameError:  # Hit@k, or a measure of the user's own
-            continue
-        figures[name] = ir_measures.calc_aggregate([parsed], qrels, ranks)[parsed]
-    return figures
-
-
-def read_card(folder: Path, collection: str, split: str, depth: int) -> dict[str, float]:
-    """The figures of the model card for a collection; empty if it has none."""
+def read_card(folder: Path, collection: str, split: str) -> tuple[dict[str, float], int]:
+    """The card's figures of exact search in a collection, and the passages found for a query."""
     file, name = folder / "evaluation_results.json", Path(collection).resolve().name
     for result in json.loads(file.read_text("utf-8")) if file.is_file() else []:
-        evaluated = (result["collection"].rpartition("/")[2], result["split"], result["depth"])
-        if evaluated == (name, split, depth) and not result.get("search"):
-            return result["values"]
-    return {}
+        evaluated = (result["collection"].rpartition("/")[2], result["split"])
+        if evaluated == (name, split) and not result.get("search"):
+            return result["values"], result["depth"]
+    return {}, 100
 
 
-def main() -> int:
+def main(folder: Path) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("collection", help="folder or Hub name; see this script's top")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--measures", nargs="+", default=["MRR@10", "nDCG@10", "R@100"])
-    parser.add_argument("--depth", type=int, default=100, help="passages of a query")
-    parser.add_argument("--model", type=Path, default=Path(__file__).absolute().parent)
-    parser.add_argument("--json", type=Path, help="file to write the figures to")
     arguments = parser.parse_args()
-    name, split, depth = arguments.collection, arguments.split, arguments.depth
-    encoder = open_encoder(arguments.model)
-    card = read_card(arguments.model, name, split, depth)
-    passages, queries, qrels = read_collection(name, split)
-    run = search(encoder, passages, queries, qrels, depth)
-    here = measure(qrels, run, [*dict.fromkeys([*arguments.measures, *card])])
-    print(f"{name} ({split}): {len(queries)} queries, depth {depth}")
-    print(f"{'measure':16}{'card':>8}{'here':>8}")
-    n_differing = 0
-    for measure_name in {**here, **card}:
-        columns = [
-            f"{each[measure_name]:.4f}" if measure_name in each else "-" for each in (card, here)
-        ]
-        differs = "-" not in columns and columns[0] != columns[1]
-        n_differing += differs
-        print(f"{measure_name:16}{columns[0]:>8}{columns[1]:>8}{'  differs' if differs else ''}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(here, indent=2) + "\n", encoding="utf-8")
-    return 1 if n_differing else 0
+    card, depth = read_card(folder, arguments.collection, arguments.split)
+    passages, queries, qrels = read_collection(arguments.collection, arguments.split)
+    rankings = search(folder, passages, queries, qrels, depth)
+    # ir_measures breaks ties of scores in another way, so it gets ranks.
+    run = {q: {p: -float(i) for i, p in enumerate(ranking)} for q, ranking in rankings.items()}
+    print(f"{len(queries)} queries, depth {depth}\n{'measure':16}{'here':>8}{'card':>8}")
+    has_difference = False
+    for name in card or ("MRR@10", "nDCG@10", "R@100"):
+        stated = f"{card[name]:.4f}" if card else "-"
+        try:
+            measure = ir_measures.parse_measure(name.replace("R-Prec", "Rprec"))
+            here = f"{ir_measures.calc_aggregate([measure], qrels, run)[measure]:.4f}"
+        except NameError:  # Hit@k, which needs answers, or a measure of the user's own
+            here = "-"
+        has_difference |= "-" not in (here, stated) and here != stated
+        print(f"{name:16}{here:>8}{stated:>8}")
+    return int(has_difference)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(__file__).absolute().parent))

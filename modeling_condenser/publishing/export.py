@@ -20,7 +20,7 @@ from modeling_condenser.files.models import (
     is_checkpoint,
     quiet_loading,
 )
-from modeling_condenser.files.run_folder import DATA, atomic_folder, checksum_file
+from modeling_condenser.files.run_folder import DATA, atomic_folder
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 
@@ -74,7 +74,6 @@ def export(**settings: Any) -> Path:
             f"{recipe.checkpoint} is not a pre-training checkpoint, so there is nothing to export: "
             "name a run folder of `condenser pretrain`, use the model as it is, or add --onnx int8."
         )
-    _check_replaceable(out, source)
     with quiet_loading(), atomic_folder(out) as partial:
         if is_checkpoint(source):
             if (out / CARD_FILE).is_file():  # a person's own text in it is kept
@@ -86,7 +85,7 @@ def export(**settings: Any) -> Path:
             add_int8(partial)
         if read_provenance(partial):  # a model of this package, unlike a copy of another one
             write_card(partial)
-        _check_lost(out, partial)
+        _check_replaceable(out, partial)
     return out
 
 
@@ -97,36 +96,19 @@ def export_encoder(checkpoint: str | Path, out: str | Path, **settings: Any) -> 
     return export(checkpoint=checkpoint, out=out, **settings)
 
 
-def _check_replaceable(out: Path, source: Path) -> None:
+def _check_replaceable(out: Path, new: Path) -> None:
     """Raise a ValueError unless a folder is new, empty, or an export of the same run alone."""
-    if not any(out.glob("*")):
-        return
-    is_export = (out / EVALUATION_SCRIPT).is_file() or (out / INT8_FILE).is_file()
     then, now = (
         [(stage.name, stage.recipe, stage.run.get(DATA)) for stage in read_provenance(folder)]
-        for folder in (out, source)
+        for folder in (out, new)
     )
-    is_same = then == now
-    if not now:  # a copy of a model of others
-        is_same = _checksum_weights(out) == _checksum_weights(source)
-    if not is_export or not is_same:
-        raise ValueError(
-            f"{out} is not empty and not an earlier export of this run: name another folder."
-        )
-
-
-def _checksum_weights(folder: Path) -> dict[str, str]:
-    return {file.name: checksum_file(file) for file in folder.glob("*.safetensors")}
-
-
-def _check_lost(out: Path, new: Path) -> None:
-    """Raise a ValueError if a new export would remove files that are not of an export."""
     replaced = {file.name for file in new.iterdir()} | {RESULTS_FILE, RUNS_FOLDER, INT8_FOLDER}
-    others = sorted({file.name for file in out.glob("*")} - replaced)
-    if others:
+    names = {file.name for file in out.glob("*")}
+    is_same_run = now and then == now  # nothing is recorded of a model of others
+    if names and (not is_same_run or names - replaced):
         raise ValueError(
-            f"{out} also holds {', '.join(others)}, which a new export would remove: move it, or "
-            "name another folder."
+            f"{out} is not empty and not only an earlier export of this run: name another folder. "
+            f"It holds {', '.join(sorted(names - replaced)) or 'another model'}."
         )
 
 
@@ -144,18 +126,14 @@ def write_repository(
     tokenizer: PreTrainedTokenizerBase,
     contract: EncodingContract,
     stages: Sequence[Stage],
-    *,
-    with_card: bool = True,
 ) -> None:
-    """Write the repository of an encoder that `stages` made into an empty folder.
+    """Write the repository of an encoder that `stages` made, without a card, into an empty folder.
 
     The tokenizer is changed (`save_tokenizer`).
     """
     with quiet_loading():
         write_encoder(folder, encoder, tokenizer, asdict(contract))
     add_records(folder, stages)
-    if with_card:
-        write_card(folder)
 
 
 def add_records(folder: Path, stages: Sequence[Stage]) -> None:

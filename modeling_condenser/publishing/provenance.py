@@ -26,7 +26,7 @@ from modeling_condenser.files.run_folder import (
     write_json,
 )
 
-from .training_log import readiness_entries, thin_log
+from .training_log import thin_log
 
 PROVENANCE_FILE = "provenance.json"
 RESULTS_FILE, RUNS_FOLDER = "evaluation_results.json", "evaluation"
@@ -54,21 +54,19 @@ class Stage:
         recipe: its settings, without secrets and local paths (`publishable`).
         run: its record: data, versions, hardware, time.
         log: at most 200 entries of the training log with losses (`thin_log`).
-        readiness: entries with readiness, if it was measured (`readiness_entries`).
     """
 
     name: str
     recipe: dict[str, Any]
     run: dict[str, Any]
     log: list[dict[str, float]] = field(default_factory=list)
-    readiness: list[dict[str, float]] = field(default_factory=list)
 
 
 def describe_stage(
     name: str, recipe: Mapping[str, Any], run: Mapping[str, Any], log: Sequence[Mapping[str, Any]]
 ) -> Stage:
     """A stage with what may be published of its settings, its record and its log."""
-    return Stage(name, publishable(recipe), publishable(run), thin_log(log), readiness_entries(log))
+    return Stage(name, publishable(recipe), publishable(run), thin_log(log))
 
 
 def read_start(name: str | None) -> list[Stage]:
@@ -87,7 +85,9 @@ def drop_starter(stages: Sequence[Stage]) -> Sequence[Stage]:
 
 def read_provenance(folder: Path) -> list[Stage]:
     """The stages that made a model, first to last; empty if not recorded."""
-    return [Stage(**stage) for stage in read_json(folder / PROVENANCE_FILE, [])]
+    known = {each.name for each in fields(Stage)}  # older files have more
+    stored = read_json(folder / PROVENANCE_FILE, [])
+    return [Stage(**{name: one[name] for name in known & one.keys()}) for one in stored]
 
 
 def write_provenance(folder: Path, stages: Sequence[Stage]) -> None:
@@ -190,7 +190,7 @@ class EvaluationResult:
 
 def read_results(folder: Path) -> list[EvaluationResult]:
     """A repository's results; none if it was not evaluated."""
-    known = {field.name for field in fields(EvaluationResult)}  # older files have more
+    known = {each.name for each in fields(EvaluationResult)}  # older files have more
     stored = read_json(folder / RESULTS_FILE, [])
     return [EvaluationResult(**{name: one[name] for name in known & one.keys()}) for one in stored]
 

@@ -45,7 +45,6 @@ class PushRecipe:
         name: owner/name of the repository, which is created if it does not exist.
         private: whether a new repository is private.
         revision: branch, which is created if it does not exist; by default main.
-        create_pr: open a pull request instead of committing to the branch.
         license: such as apache-2.0; by default that of the model card.
         language: code of the language of the texts, such as fr; by default that of the model card.
         message: of the commit.
@@ -56,7 +55,6 @@ class PushRecipe:
     name: str
     private: bool | None = None
     revision: str | None = None
-    create_pr: bool = False
     license: str | None = None
     language: str | None = None
     message: str = "Push with condenser"
@@ -126,7 +124,6 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
                 message=recipe.message,
                 revision=recipe.revision,
                 private=recipe.private,
-                create_pr=recipe.create_pr,
                 token=token,
             )
         sizes = {path: file.stat().st_size for path, file in _list_files(staging).items()}
@@ -161,7 +158,6 @@ def commit_folder(
     message: str,
     revision: str | None = None,
     private: bool | None = None,
-    create_pr: bool = False,
     token: str | None = None,
 ) -> CommitInfo:
     """Upload a folder in one atomic commit; create the repository and the branch if needed.
@@ -185,7 +181,6 @@ def commit_folder(
             folder_path=folder,
             commit_message=message,
             revision=revision,
-            create_pr=create_pr,
             delete_patterns=_STALE,
         )
     except _HTTP_ERROR as error:

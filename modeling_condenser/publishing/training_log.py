@@ -12,27 +12,12 @@ LOSSES = {
     "contrastive_loss": "contrastive loss (nats a text)",
     "loss": "loss",
 }
-_TOKENS = "num_input_tokens_seen"
-_KEPT = (
-    *("step", "epoch", *LOSSES, "swap_cost", "head_accuracy", "late_accuracy"),
-    *("bow_weight", "contrastive_accuracy"),
-    *(_TOKENS, "learning_rate", "seconds", "tokens_per_second"),
-)
 
 
 def thin_log(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """The numbers in `_KEPT` of at most 200 evenly spaced entries with a loss."""
+    """The numbers of at most 200 evenly spaced entries with a loss."""
     chosen = spread([entry for entry in log if "loss" in entry])
-    return [{n: entry[n] for n in _KEPT if _is_number(entry.get(n))} for entry in chosen]
-
-
-def readiness_entries(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Step, tokens seen and readiness of at most 200 log entries that hold readiness."""
-    kept = ("step", _TOKENS, PREFIX)
-    return [
-        {n: value for n, value in entry.items() if n.startswith(kept) and _is_number(value)}
-        for entry in spread(list(filter(is_readiness, log)))
-    ]
+    return [{n: value for n, value in entry.items() if _is_number(value)} for entry in chosen]
 
 
 def is_readiness(entry: Mapping[str, Any]) -> bool:

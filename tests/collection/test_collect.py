@@ -229,11 +229,10 @@ def test_a_label_is_about_each_passage_that_has_a_part_of_its_text(tmp_path, wri
     file = write_text(" ".join(sentences), "a.txt")
     quotes = f"which,{sentences[1]}\nwhich four,{' '.join(sentences[2:6])}\n"
     labels = write_text(f"question,passage\n{quotes}", "labels.csv")
-    collect(sources=file, out=tmp_path / "out", labels=labels, max_tokens=17, overlap=8)
-    # Passages have two sentences each, of which the second is the first of the next passage.
+    collect(sources=file, out=tmp_path / "out", labels=labels, max_tokens=17)  # two sentences
     assert relevant(tmp_path / "out") == {
-        "which": {"a.txt#1", "a.txt#2"},
-        "which four": {f"a.txt#{i}" for i in range(2, 7)},
+        "which": {"a.txt#1"},
+        "which four": {"a.txt#2", "a.txt#3"},
     }
 
 
@@ -266,7 +265,7 @@ def test_labels_find_texts_and_files_whatever_the_unicode_form(tmp_path, write_t
     assert relevant(tmp_path / "out") == expected
 
 
-def test_passages_fit_a_model_with_their_title_and_may_overlap(bert_folder, tmp_path, texts):
+def test_passages_fit_a_model_with_their_title(bert_folder, tmp_path, texts):
     text = f"{' '.join(texts[:20])} {'/'.join(texts[20:25])}"  # the last sentences are long
     (tmp_path / "a.md").write_text(f"# Poets and museums of Oslo\n\n{text}")
     out = tmp_path / "out"
@@ -276,11 +275,6 @@ def test_passages_fit_a_model_with_their_title_and_may_overlap(bert_folder, tmp_
     lengths = [len(tokenizer(f"{row['title']} {row['text']}")["input_ids"]) for row in rows]
     assert max(lengths) <= 48
     assert "".join("".join(row["text"] for row in rows).split()) == "".join(text.split())
-    (tmp_path / "b.txt").write_text(" ".join(f"This is number {i}." for i in range(40)))
-    collect(sources=tmp_path / "b.txt", out=out, max_tokens=17, overlap=5)
-    first, second, *_ = [row["text"] for row in rows_of(out)]
-    assert first == " ".join(f"This is number {i}." for i in range(4))
-    assert second == " ".join(f"This is number {i}." for i in range(3, 7))
 
 
 def test_passages_fit_the_length_that_a_published_model_reads(bert_folder, tmp_path, texts):
@@ -321,10 +315,7 @@ def test_thai_and_khmer_passages_end_at_blanks(blank, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"overlap": 30, "max_tokens": 20},
-            "max_tokens is 20 and overlap is 30: expected",
-        ),
+        ({"max_tokens": 15}, "max_tokens is 15, expected at least 16"),
         ({"labels": "none.csv"}, "There is no file none.csv"),
         ({"out": "made", "labels": "made/corpus.jsonl"}, "corpus.jsonl is in made, which is repl"),
         ({"sources": ["none"]}, "There is no file or folder none"),

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from modeling_condenser.collection import rows as rows_module
 from modeling_condenser.collection.conversion import (
     DocumentReader,
     decode_file,
@@ -24,19 +25,6 @@ from modeling_condenser.collection.conversion import (
 from modeling_condenser.collection.markdown import html_to_markdown, split_markdown
 from modeling_condenser.collection.rows import read_rows
 
-PDF = b"""%PDF-1.4
-1 0 obj <</Type /Catalog /Pages 2 0 R>> endobj
-2 0 obj <</Type /Pages /Kids [3 0 R] /Count 1>> endobj
-3 0 obj <</Type /Page /Parent 2 0 R /MediaBox [0 0 300 300] /Contents 4 0 R
-/Resources <</Font <</F <</Type /Font /Subtype /Type1 /BaseFont /Helvetica>>>>>>>> endobj
-4 0 obj <</Length 43>> stream
-BT /F 12 Tf 20 200 Td (Paid in Oslo.) Tj ET
-endstream endobj
-trailer <</Root 1 0 R>>
-startxref
-0
-%%EOF
-"""
 DOCX = (
     '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>'
     '<w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>Terms</w:t></w:r></w:p>'
@@ -127,7 +115,7 @@ def test_pdf_word_powerpoint_and_epub_files_are_read_and_damaged_ones_named(tmp_
     folder = tmp_path / "in"
     folder.mkdir()
     zip_to(folder / "a.docx", word__document_xml=DOCX)
-    (folder / "b.pdf").write_bytes(PDF)
+    (folder / "b.pdf").write_bytes(make_pdf("Paid in Oslo."))
     with zipfile.ZipFile(folder / "c.epub", "w") as book:
         book.writestr("META-INF/container.xml", PACKAGE)
         book.writestr("book.opf", BOOK)
@@ -234,7 +222,7 @@ def test_without_a_library_its_files_are_named_with_the_command_that_installs_it
     tmp_path, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, "pdfminer.high_level", None)
-    (tmp_path / "b.pdf").write_bytes(PDF)
+    (tmp_path / "b.pdf").write_bytes(make_pdf("Paid in Oslo."))
     (tmp_path / "c.html").write_text("<h1>Wells</h1>deep")
     documents, reader = read(tmp_path)
     assert list(documents.values()) == [("Wells", [((), "deep")])]
@@ -437,6 +425,18 @@ def test_values_of_tables_stay_as_they_are_written(sep, quoting, tmp_path):
     table.to_parquet(tmp_path / "a.parquet")
     for file in sorted(tmp_path.iterdir()):
         assert list(read_any_rows(file)) == table.to_dict("records")
+
+
+@pytest.mark.parametrize("chunk", [1, 64, 10**6])
+def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(rows_module, "_JSON_CHUNK", chunk)
+    values = [{"text": text, "more": {"x": ["{[", text]}} for text in ('aé"\\\n', "]}", "")]
+    file = tmp_path / "array.json"
+    file.write_text(json.dumps(values, indent=2, ensure_ascii=bool(chunk % 2)), "utf-8")
+    assert list(read_rows(file)) == values
+    file.write_text('[{"text": 1}, {"text": 2')
+    with pytest.raises(ValueError, match="is not a JSON array"):
+        list(read_rows(file))
 
 
 @pytest.mark.parametrize("is_array", [True, False])

@@ -57,11 +57,6 @@ ROCKETQA = {
     "qrels.dev.tsv": ["7\t10", "300\t0", "300\t1"],
     "qrels.dev.small.tsv": ["7 0 10 1"],
 }
-TEVATRON = {
-    "corpus.tsv": [f"{passage_id}\t{title or '-'}\t{text}" for passage_id, title, text in TITLED],
-    "queries.dev.tsv": QUERY_LINES,
-    "qrels.dev.tsv": ["7 0 10 1"],
-}
 DOCUMENTS = {
     "msmarco-docs.tsv": [f"{name}\thttps://a.b\t{title}\t{text}" for name, title, text in TITLED],
     "msmarco-docdev-queries.tsv": QUERY_LINES,
@@ -102,7 +97,6 @@ def write(folder: Path, files: Files, ending: str = "") -> Path:
         (MARCO, "dl19", QUOTED, WHAT, {"300": {"10": 2}, "8": {"0": 3, "10": 0}}),
         (ROCKETQA, "dev", TITLED, WHAT, {"300": {"0": 1, "1": 1}, "7": {"10": 1}}),
         (ROCKETQA, "dev.small", TITLED, WHAT, {"7": {"10": 1}}),
-        (TEVATRON, "dev", TITLED, WHAT, {"7": {"10": 1}}),
         (DOCUMENTS, "dev", TITLED, WHAT, {"7": {"10": 1}}),
         (DOCUMENTS, "dl19", TITLED, WHAT, {"300": {"0": 3}}),
     ],
@@ -130,13 +124,10 @@ def test_dprs_questions_are_judged_by_their_answers(tmp_path, ending):
     assert (collection.answers, collection.qrels) == (dict(zip("012", answers, strict=True)), {})
 
 
-def test_a_split_without_judgements_holds_the_answered_queries_of_no_other_split(tmp_path):
+def test_judged_queries_may_have_answers(tmp_path):
     queries = [{**query, "answers": [f"answer {i}"]} for i, query in enumerate(QUERIES)]
-    queries.append({"_id": "q4", "text": "unanswered", "answers": []})
     folder = write(tmp_path, {**BEIR, "queries.jsonl": to_json(queries)})
-    judged, answered = load_collection(folder), load_collection(folder, split="train")
-    assert judged.answers == {"q2": ("answer 0",), "q1": ("answer 1",)}
-    assert (answered.answers, answered.qrels) == ({"q3": ("answer 2",)}, {})
+    assert load_collection(folder).answers == {"q2": ("answer 0",), "q1": ("answer 1",)}
 
 
 def test_ids_and_texts_are_read_as_they_are(tmp_path):
@@ -240,7 +231,7 @@ def test_numbers_as_ids_become_text_and_a_split_may_have_a_corpus_of_its_own(tmp
 
 def test_judgements_may_be_in_a_second_folder(tmp_path, monkeypatch):
     folder = write_tables(tmp_path / "set", default={})
-    with pytest.raises(ValueError, match="no split 'test': it has judgements for none"):
+    with pytest.raises(ValueError, match="no query has judgements or answers"):
         load_collection(folder)
     write(tmp_path / "set-qrels", {"test.tsv": QRELS})
     assert load_collection(folder).qrels == GRADES
@@ -260,7 +251,7 @@ def test_a_repository_of_files_is_downloaded_without_other_files(loopback_hub, t
 def test_a_repository_of_tables_is_downloaded_with_its_second_repository(loopback_hub, tmp_path):
     loopback_hub.put(write_tables(tmp_path / "1"), "owner/whole", kind="datasets")
     loopback_hub.put(write_tables(tmp_path / "2", default={}), "owner/part", kind="datasets")
-    with pytest.raises(ValueError, match="no split 'test'"):
+    with pytest.raises(ValueError, match="no query has judgements"):
         load_collection("owner/part")
     qrels = write_tables(tmp_path / "3", corpus={}, queries={})
     loopback_hub.put(qrels, "owner/part-qrels", kind="datasets")

@@ -122,8 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
                 files = [{"path": p, "oid": entries.get(p, {}).get("oid"), **mode} for p in asked]
                 self._answer({"files": files})
             case "commit":
-                branch = "refs/pr/1" if "create_pr" in address.query else revision
-                self._commit(body, name, repository, branch, dict(head.tree))
+                self._commit(body, name, repository, revision, dict(head.tree))
             case "resolve" if path in entries:
                 tag = f'"{entries[path]["oid"]}"'
                 self._answer(head.tree[path], ETag=tag, X_Repo_Commit=head.sha)
@@ -162,8 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
                 case "deletedFile":
                     del tree[value["path"]]
         url, sha = f"{self.server.url}/{name}", repository.add(branch, title, tree)
-        told = {"pullRequestUrl": f"{url}/discussions/1"} if branch == "refs/pr/1" else {}
-        self._answer({"commitOid": sha, "commitUrl": f"{url}/commit/{sha}", **told})
+        self._answer({"commitOid": sha, "commitUrl": f"{url}/commit/{sha}"})
 
     def _answer(self, content: Any, status: int = 200, **headers: str) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()

@@ -94,20 +94,20 @@ def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(bert_r
     assert "My own words." in card.read_text()
     assert not (out / "evaluation_results.json").exists()
     (out / "NOTICE").write_text("mine")
-    with pytest.raises(ValueError, match="also holds NOTICE, which a new export would remove"):
+    with pytest.raises(ValueError, match="not only an earlier export of this run.*It holds NOTICE"):
         export(checkpoint=bert_run, out=out)
     assert (out / "NOTICE").read_text() == "mine"
     [stage] = read_provenance(out)
     for stages in ([replace(stage, run={**stage.run, DATA: "other"})], [stage, stage]):
         write_provenance(out, stages)  # of another run, and of a later stage
-        with pytest.raises(ValueError, match="is not empty and not an earlier export"):
+        with pytest.raises(ValueError, match="is not empty and not only an earlier export"):
             export(checkpoint=bert_run, out=out)
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")
     for folder in (out, mine):  # a retriever, and files of the user
         before = contents(folder)
-        with pytest.raises(ValueError, match="is not empty and not an earlier export"):
+        with pytest.raises(ValueError, match="is not empty and not only an earlier export"):
             export(checkpoint=bert_run, out=folder)
         assert contents(folder) == before
     with pytest.raises(ValueError, match="is not a pre-training checkpoint, so there is nothing"):

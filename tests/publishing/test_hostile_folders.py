@@ -36,7 +36,7 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
     "readiness": lambda f: measure_model(
         f, Sample.choose(Measuring(texts=2, max_length=32), TEXTS)
     ),
-    "script": lambda f: evaluate_retrieval.open_encoder(f)[0].encode_query(["a"]),
+    "script": lambda f: evaluate_retrieval.search(f, [], {"q": "a"}, {"q": {}}, 1),
 }
 OPENERS_OF = {
     "export": ("retriever", "system", "readiness", "script"),

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file, save_file
 
 from hub_scripts.main import main
 from modeling_condenser import Index, Retriever
 from modeling_condenser.files.models import INT8_FILE
-from modeling_condenser.publishing import export as export_module
 from modeling_condenser.publishing.onnx_graph import add_int8
 from tests.publishing.loopback_hub import contents
 from tests.publishing.making import plain_vectors
@@ -64,17 +62,3 @@ def test_what_int8_needs_is_named(exported, tmp_path, monkeypatch):
     for need in (lambda: Retriever(folder, dtype="int8"), lambda: add_int8(folder)):
         with pytest.raises(ValueError, match=r"is not installed: pip install .*\[onnx\]"):
             need()
-
-
-def test_a_copy_replaces_only_a_copy_of_the_same_weights(retriever, tmp_path, monkeypatch):
-    monkeypatch.setattr(export_module, "add_int8", lambda folder: (folder / "onnx").mkdir())
-    models = [shutil.copytree(retriever, tmp_path / name) for name in "ab"]
-    for model, factor in zip(models, (1, 2), strict=True):
-        (model / "provenance.json").unlink()
-        weights = load_file(model / "model.safetensors")
-        changed = {name: factor * weight for name, weight in weights.items()}
-        save_file(changed, model / "model.safetensors")
-    for _ in range(2):
-        out = export_module.export(checkpoint=str(models[0]), out=str(tmp_path / "o"), onnx="int8")
-    with pytest.raises(ValueError, match="is not empty and not an earlier export of this run"):
-        export_module.export(checkpoint=str(models[1]), out=str(out), onnx="int8")

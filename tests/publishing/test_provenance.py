@@ -33,7 +33,7 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
         recipe={"encoder": "local: start", "corpus": "local: *.txt"},
         run={"data": "local: *.json", "steps": 3},
         log=[
-            {"step": 1, "loss": 9.0, "head_loss": 5.0, "late_loss": 4.0},
+            {"step": 1, "loss": 9.0, "head_loss": 5.0, "late_loss": 4.0, "grad_norm": 3.0},
             {"step": 2, "late_loss": 8.0, "num_input_tokens_seen": 77},
         ],
     )

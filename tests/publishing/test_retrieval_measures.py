@@ -11,7 +11,6 @@ from datasets import Dataset
 
 from modeling_condenser import publishing
 from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, evaluate_run
-from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
 
 pytestmark = pytest.mark.slow  # importing `evaluate` takes seconds
 
@@ -78,19 +77,6 @@ def test_hits_by_answer_string_are_those_of_this_project():
     assert ours.per_query["Hit@4"] == {"where": 1.0, "what": 1.0, "when": 1.0}
     with pytest.raises(ValueError, match="unknown measure 'MRR@10': expected Hit with a cut-off"):
         compute("answers", **rows, measures=["MRR@10"])
-
-
-def test_pairs_and_triplets_are_measured():
-    similarities, scores = np.random.default_rng(0).random(40), np.arange(40) // 4
-    pairs = evaluate_graded_pairs(similarities, scores).means
-    assert compute("graded_pairs", predictions=similarities, references=scores) == pytest.approx(
-        {"spearman": pairs["Spearman"], "pearson": np.corrcoef(similarities, scores)[0, 1]}
-    )
-    sides = [(0.5, 0.1), (0.2, 0.3), (0.4, 0.4), (-1.0, -2.0)]
-    triplets = [{"to_positive": a, "to_negative": b} for a, b in sides]
-    assert compute("triplets", predictions=triplets) == {"accuracy": 0.5}
-    with pytest.raises(ValueError, match="'ranking', expected one of retrieval, answers"):
-        compute("ranking")
 
 
 def test_the_readmes_example_gives_what_it_says(capsys):

@@ -1,6 +1,6 @@
 """Retrieval measures as a module of the `evaluate` library: evaluate.load("<this folder>").
 
-Stand-alone, since it travels to the Hub: it needs evaluate, datasets, ir-measures, scipy and regex.
+Stand-alone, since it travels to the Hub: it needs evaluate, datasets, ir-measures and regex.
 `evaluate` reads the imports below with a regex that sees one module a line.
 """
 
@@ -15,23 +15,21 @@ import datasets
 import evaluate
 import ir_measures
 import regex  # type: ignore[import-untyped]
-from scipy import stats
 
 _DESCRIPTION = """\
-Measures of ranked passages and of text similarity, as papers on dense retrieval report them:
-"retrieval" (the default), "answers", "graded_pairs" and "triplets". See README.md.
+Measures of ranked passages, as papers on dense retrieval report them: "retrieval" (the default) by
+judgements, and "answers" by answer strings. See README.md.
 """
 
 _INPUTS = """
 Args:
     predictions, references: rows as README.md describes them, matched by query_id.
-    measures: names, such as ["MRR@10", "R@100"]; of "retrieval" and "answers" only.
-    per_query: of these two, whether to return the value of each query too, below "per_query".
+    measures: names, such as ["MRR@10", "R@100"].
+    per_query: whether to return the value of each query too, below "per_query".
 """
 
 _STRING = datasets.Value("string")
-_FLOAT = datasets.Value("float64")
-_RUN = {"query_id": _STRING, "passage_ids": [_STRING], "scores": [_FLOAT]}
+_RUN = {"query_id": _STRING, "passage_ids": [_STRING], "scores": [datasets.Value("float64")]}
 _QRELS = {"query_id": _STRING, "passage_ids": [_STRING], "grades": [datasets.Value("int64")]}
 _FEATURES = {
     "retrieval": {"predictions": _RUN, "references": _QRELS},
@@ -39,8 +37,6 @@ _FEATURES = {
         "predictions": {**_RUN, "texts": [_STRING]},
         "references": {"query_id": _STRING, "answers": [_STRING]},
     },
-    "graded_pairs": {"predictions": _FLOAT, "references": _FLOAT},
-    "triplets": {"predictions": {"to_positive": _FLOAT, "to_negative": _FLOAT}},
 }
 _FEATURES["default"] = _FEATURES["retrieval"]
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")  # of DPR's SimpleTokenizer
@@ -69,18 +65,11 @@ class RetrievalMeasures(evaluate.Metric):
     def _compute(
         self,
         *,
-        predictions: Sequence[Any],
-        references: Sequence[Any] = (),
+        predictions: Rows,
+        references: Rows,
         measures: Sequence[str] | None = None,
         per_query: bool = False,
     ) -> dict[str, Any]:
-        if self.config_name == "graded_pairs":
-            return {
-                "spearman": float(stats.spearmanr(predictions, references).statistic),
-                "pearson": float(stats.pearsonr(predictions, references).statistic),
-            }
-        if self.config_name == "triplets":
-            return {"accuracy": fmean(p["to_positive"] > p["to_negative"] for p in predictions)}
         for name, rows in (("predictions", predictions), ("references", references)):
             if len({row["query_id"] for row in rows}) < len(rows):
                 raise ValueError(f"{name} has two rows of one query: merge them")
