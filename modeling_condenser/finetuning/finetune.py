@@ -212,7 +212,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             loss=make_loss(recipe, encoder.model),
             evaluator=DevRanking(encoder, dev, seed=arguments.seed) if dev else None,
         )
-        self.epoch_dependent = [data.negatives] if data.negatives else []
+        self.epoch_dependent = [data.drawn] if data.drawn else []
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; then compare the result with its start on dev queries, for record and card."""
