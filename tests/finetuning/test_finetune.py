@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from transformers import AutoModel
 
+from modeling_condenser.collection.collection import sample_collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.verdict import compare_with_start
+from modeling_condenser.evaluation.measures import compare
 from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.files.run_folder import read_run
 from modeling_condenser.finetuning.finetune import (
@@ -24,6 +26,7 @@ from modeling_condenser.finetuning.finetune import (
     finetune,
     load_dev_queries,
     open_trainable,
+    rank_dev_queries,
 )
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_provenance
@@ -266,7 +269,7 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
     settings |= {"learning_rate": 3e-3, "max_steps": 6, "save_steps": 2, "logging_steps": 1}
     whole = train("whole", **settings)
     figures = dev_entries(whole.parent)
-    assert sorted(figures) == [2, 4, 6]
+    assert sorted(figures) == [0, 2, 4, 6]
     best_step = max(figures, key=figures.__getitem__)
     best = whole.parent / f"checkpoint-{best_step}" / "model.safetensors"
     assert load_file(best).keys() == load_file(whole / "model.safetensors").keys()
@@ -276,17 +279,45 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
     resumed = train("stopped", **settings)
     assert dev_entries(resumed.parent) == figures
     assert best.read_bytes() == (resumed / "model.safetensors").read_bytes()
-    # The verdict is that of searches by both models; the card and the provenance have it.
+    # The verdict is that of rankings by both models; the card and the provenance have it.
     dev = load_dev_queries(settings)
     assert dev is not None
     assert not dev.queries.keys() & load_collection(with_dev, split="train").queries.keys()
-    start = Retriever(encoder, similarity="dot")
-    expected = str(compare_with_start(start, Retriever(whole), dev))
-    verdict = read_provenance(whole)[-1].run["verdict"]
-    assert read_run(whole.parent)["verdict"] == verdict  # before a push
-    assert verdict.partition(";")[0] == expected.partition(";")[0]
+    small = sample_collection(dev, n_queries=200, n_passages=1000, seed=42)
+    start = rank_dev_queries(Retriever(encoder, similarity="dot"), small)
+    difference = compare(rank_dev_queries(Retriever(whole), small), start).difference
+    assert figures[0] == pytest.approx(fmean(start.values()))
+    for model in (whole, resumed):
+        verdict = read_provenance(model)[-1].run["verdict"]
+        assert read_run(model.parent)["verdict"] == verdict  # before a push
+        assert f"{difference:+.3f}" in verdict
     outcome = verdict.partition(":")[0]
     assert f"Verdict against its start: {outcome}" in (whole / "README.md").read_text()
+
+
+def test_the_start_is_kept_where_no_checkpoint_ranks_dev_queries_better(train, retriever, with_dev):
+    settings = {"encoder": str(retriever), "collection": str(with_dev), "pooling": "cls"}
+    model = train(**settings, learning_rate=1.0, max_steps=6)
+    figures = dev_entries(model.parent)
+    assert sorted(figures) == [0, 6] and figures[6] <= figures[0]
+    expected, actual = (load_file(folder / "model.safetensors") for folder in (retriever, model))
+    assert all(actual[name].equal(weight) for name, weight in expected.items())
+    assert "no checkpoint is better than the start" in (model / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("max_steps", "expected"), [(12, 1), (40, 3), (10_000, 5)])
+def test_rankings_read_no_more_texts_than_the_training(
+    train, with_dev, monkeypatch, max_steps, expected
+):
+    """40 dev queries and 60 passages, and steps of 4 queries and 4 passages."""
+    started = []
+    monkeypatch.setattr(RetrieverTrainer, "train", lambda self, *_: started.append(self))
+    monkeypatch.setattr(RetrieverTrainer, "write_model", lambda self: None)
+    train(collection=str(with_dev), max_steps=max_steps)
+    [trainer] = started
+    share = trainer.args.eval_steps
+    assert share == trainer.args.save_steps
+    assert (round(1 / share) if share < 1 else 1) == expected
 
 
 @pytest.mark.slow
