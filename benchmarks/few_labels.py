@@ -27,7 +27,7 @@ import numpy as np
 import yaml
 
 from benchmarks.adapt_settings import SIZES, add_options, draw
-from modeling_condenser.adaptation.adapt import RIDGES, mean_gain, open_judge
+from modeling_condenser.adaptation.adapt import RIDGES, mean_gain
 from modeling_condenser.adaptation.cross_validation import (
     Figures,
     Judge,
@@ -40,6 +40,7 @@ from modeling_condenser.adaptation.query_map import (
     JudgedQueries,
     choose_candidates,
     learn_map,
+    pair_up,
 )
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.encoding.embeddings import Embeddings, encode_collection
@@ -72,13 +73,13 @@ class Trial:
     @classmethod
     def open(cls, retriever: Retriever, test: Collection, folder: Path) -> "Trial":
         embeddings, bm25 = encode_collection(retriever, test.passages, folder), Bm25(test.passages)
-        judge = open_judge(test, retriever, embeddings, bm25)
+        judge = Judge.open(test, retriever, embeddings, bm25)
         return cls(retriever, embeddings, bm25, judge, judge.measure(None))
 
     def adapt(self, labels: Collection) -> tuple[JudgedQueries, float, np.ndarray, Verdict]:
         """The judged queries, the ridge and the map that are learned, and the verdict."""
-        own = open_judge(labels, self.retriever, self.embeddings, self.bm25)
-        queries, before = own.queries(labels), own.measure(None)["hybrid"]
+        own = Judge.open(labels, self.retriever, self.embeddings, self.bm25)
+        queries, before = own.queries(), own.measure(None)["hybrid"]
         folds = make_folds(group_questions([labels.queries[name] for name in own.names]))
         figures = cross_validate(own, queries, folds, RIDGES, use="hybrid")
         best = int(np.argmax([mean_gain(after["hybrid"], before) for after in figures]))
@@ -108,7 +109,7 @@ def map_rows(name: str, options: argparse.Namespace, retriever: Retriever) -> It
     trial = Trial.open(retriever, test, options.out / test.name)
     start = means(trial.before)
     of_bm25 = {query: trial.judge.bm25_run.get(query, {}) for query in trial.judge.names}
-    measured = evaluate_run(trial.judge.qrels, of_bm25, measures=[MEASURE]).means[MEASURE]
+    measured = evaluate_run(trial.judge.asked.qrels, of_bm25, measures=[MEASURE]).means[MEASURE]
     yield f"| {test.name} | BM25 | {measured:.3f} | | | | | | | | |"
     yield f"| {test.name} | 0 | {show(start)} | | | | | {start[1]:.3f} | | |"
     for n, drawn in draws.items():
@@ -132,7 +133,7 @@ def map_rows(name: str, options: argparse.Namespace, retriever: Retriever) -> It
 
 def find_batch(queries: JudgedQueries, embeddings: Embeddings) -> Candidates:
     """The passages of all labels."""
-    rows = np.unique(queries.positives[:, 1])
+    rows = np.unique(pair_up(queries.positives)[1])
     return Candidates(rows, embeddings.vectors(rows), np.zeros(len(rows), dtype=np.float32))
 
 
