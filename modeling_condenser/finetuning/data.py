@@ -364,10 +364,10 @@ def passage_columns(n_negatives: int) -> list[str]:
 class DrawnPassages(EpochKeys):
     """Draws a positive and the negatives of each query in an epoch; a transform of a `Dataset`.
 
-    A query with several positives, such as all passages of a file, is one example. The draw depends
-    only on the seed, the epoch and the number of the example, so data loader workers, batch sizes
-    and restarts do not change it. Negatives of an example that has fewer than `n_negatives` are
-    repeated.
+    A query with several positives, such as all passages of a file, is one example, as in Tevatron
+    (Gao et al. 2022) and DPR, which takes the first of them. The draw depends only on the seed, the
+    epoch and the number of the example, so data loader workers, batch sizes and restarts do not
+    change it. Negatives of an example that has fewer than `n_negatives` are repeated.
 
     With `passages`, the examples contain rows of passages, which are written as in `contract`.
 

@@ -33,7 +33,7 @@ from modeling_condenser.publishing.provenance import read_provenance
 from tests.encoding.making import save_modules
 from tests.pretraining.short_runs import column, interrupted_at
 from tests.pretraining.test_distributed import TORCHRUN, launch
-from tests.publishing.making import make_run, plain_vectors
+from tests.publishing.making import make_run, plain_vectors, write_collection
 
 
 @pytest.fixture(scope="module")
@@ -380,12 +380,13 @@ def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, chan
 
 
 @pytest.mark.slow
-def test_two_devices_take_the_step_of_one_with_the_whole_batch(
-    encoder, train, write_jsonl, texts, tmp_path
-):
-    # Positives repeat, so that copies of a query's positive are on the other device, too.
-    rows = [{"query": texts[i][:30], "positive": texts[i % 6 + 30]} for i in range(24)]
-    settings = {"encoder": str(encoder), "data": str(write_jsonl(rows))}
+def test_two_devices_take_the_step_of_one_with_the_whole_batch(encoder, train, texts, tmp_path):
+    # Queries share two positives, so that a query's positives are on the other device, too.
+    passages = [{"_id": f"p{i}", "title": "", "text": texts[i + 30]} for i in range(12)]
+    queries = [{"_id": f"q{i}", "text": texts[i][:30]} for i in range(24)]
+    pairs = [(f"q{i}", f"p{i % 6 + more}", 1) for i in range(24) for more in (0, 6)]
+    folder = write_collection(tmp_path / "c", passages, queries, train=pairs)
+    settings = {"encoder": str(encoder), "collection": str(folder)}
     settings |= {"optim": "sgd", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
     settings |= {"max_grad_norm": 0.0, "max_steps": 3, "dataloader_drop_last": True}
     one = train("one", **settings, pooling="cls", per_device_train_batch_size=8)
