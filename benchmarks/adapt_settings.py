@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from modeling_condenser.adaptation.adapt import mean_gain, open_judge
-from modeling_condenser.adaptation.cross_validation import make_folds
+from modeling_condenser.adaptation.adapt import mean_gain
+from modeling_condenser.adaptation.cross_validation import Judge, make_folds
 from modeling_condenser.adaptation.query_map import (
     Candidates,
     JudgedQueries,
@@ -154,13 +154,14 @@ def learn(
 
 def mask_near_copies(queries: JudgedQueries, candidates: Candidates, least: float) -> JudgedQueries:
     """Exclude passages that are near-copies of a relevant one and are not judged themselves."""
-    excluded = {(query, row) for query, row in queries.excluded.tolist()}
-    for query, row in queries.positives.tolist():
-        [place], _ = candidates.places(np.array([row]))
-        similar = candidates.vectors @ candidates.vectors[place] > least
-        excluded |= {(query, other) for other in candidates.rows[similar].tolist()}
-    excluded -= {(query, row) for query, row in queries.positives.tolist()}
-    return replace(queries, excluded=np.array(sorted(excluded)).reshape(-1, 2))
+    excluded = [set(rows) for rows in queries.excluded]
+    for masked, relevant in zip(excluded, queries.positives, strict=True):
+        places, _ = candidates.places(np.array(relevant))
+        for place in places:
+            similar = candidates.vectors @ candidates.vectors[place] > least
+            masked |= set(candidates.rows[similar].tolist())
+        masked -= set(relevant)
+    return replace(queries, excluded=[sorted(rows) for rows in excluded])
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -191,9 +192,9 @@ def main() -> None:
         for seed, labels in enumerate(draws[options.labels]):
             other = draws[SIZES[-1]][seed - 1]
             other = keep_queries(other, other.queries.keys() - labels.queries.keys())
-            judge = open_judge(other, retriever, embeddings, bm25)
+            judge = Judge.open(other, retriever, embeddings, bm25)
             before = judge.measure(None)
-            queries = open_judge(labels, retriever, embeddings, bm25).queries(labels)
+            queries = Judge.open(labels, retriever, embeddings, bm25).queries()
             candidates = choose_candidates(queries, embeddings)
             for setting, ridge in product(options.settings, options.ridges):
                 began = time.process_time()

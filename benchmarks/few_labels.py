@@ -7,9 +7,11 @@ are judged for the drawn queries stay, and random others (seed 0). OUT keeps the
 is that of `adapt`, with the penalty that cross-validation by question chooses; `kept` is the start
 where it is not better. `both` moves the passages by the same map, too. `in-batch` is the objective
 of LlamaIndex's adapter, with our optimiser: a query against the passages of the other labels,
-without BM25. With `--finetune`, the first draw of labels fine-tunes the model by
-configuration/finetune/own-text.yaml instead, and `adapt` follows with the same labels. Seconds are
-of processor time.
+without BM25. Seconds are of processor time.
+
+With `--finetune`, the columns are instead the map, or the start where it is not better; the model
+fine-tuned on the same labels by configuration/finetune/own-text.yaml, without dev queries; and the
+map on top of it, or the fine-tuned model where it is not better.
 """
 
 import argparse
@@ -25,7 +27,7 @@ import numpy as np
 import yaml
 
 from benchmarks.adapt_settings import SIZES, add_options, draw
-from modeling_condenser.adaptation.adapt import RIDGES, mean_gain, open_judge
+from modeling_condenser.adaptation.adapt import RIDGES, mean_gain
 from modeling_condenser.adaptation.cross_validation import (
     Figures,
     Judge,
@@ -38,14 +40,14 @@ from modeling_condenser.adaptation.query_map import (
     JudgedQueries,
     choose_candidates,
     learn_map,
+    pair_up,
 )
-from modeling_condenser.collection.collection import Collection, find_rows, titles_and_texts
+from modeling_condenser.collection.collection import Collection
 from modeling_condenser.encoding.embeddings import Embeddings, encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare, evaluate_run
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.finetuning.hard_negatives import judged_positives
 from modeling_condenser.retrieval.bm25 import Bm25
 
 MAP_COLUMNS = (
@@ -53,7 +55,8 @@ MAP_COLUMNS = (
     "kept,hybrid kept seconds"
 )
 FINETUNE_COLUMNS = (
-    "collection labels alone hybrid training,seconds with,map,hybrid map,kept,hybrid kept"
+    "collection labels map,alone map,hybrid kept tuned,alone tuned,hybrid training,seconds "
+    "both,alone both,hybrid kept"
 )
 
 
@@ -70,13 +73,13 @@ class Trial:
     @classmethod
     def open(cls, retriever: Retriever, test: Collection, folder: Path) -> "Trial":
         embeddings, bm25 = encode_collection(retriever, test.passages, folder), Bm25(test.passages)
-        judge = open_judge(test, retriever, embeddings, bm25)
+        judge = Judge.open(test, retriever, embeddings, bm25)
         return cls(retriever, embeddings, bm25, judge, judge.measure(None))
 
     def adapt(self, labels: Collection) -> tuple[JudgedQueries, float, np.ndarray, Verdict]:
         """The judged queries, the ridge and the map that are learned, and the verdict."""
-        own = open_judge(labels, self.retriever, self.embeddings, self.bm25)
-        queries, before = own.queries(labels), own.measure(None)["hybrid"]
+        own = Judge.open(labels, self.retriever, self.embeddings, self.bm25)
+        queries, before = own.queries(), own.measure(None)["hybrid"]
         folds = make_folds(group_questions([labels.queries[name] for name in own.names]))
         figures = cross_validate(own, queries, folds, RIDGES, use="hybrid")
         best = int(np.argmax([mean_gain(after["hybrid"], before) for after in figures]))
@@ -106,7 +109,7 @@ def map_rows(name: str, options: argparse.Namespace, retriever: Retriever) -> It
     trial = Trial.open(retriever, test, options.out / test.name)
     start = means(trial.before)
     of_bm25 = {query: trial.judge.bm25_run.get(query, {}) for query in trial.judge.names}
-    measured = evaluate_run(trial.judge.qrels, of_bm25, measures=[MEASURE]).means[MEASURE]
+    measured = evaluate_run(trial.judge.asked.qrels, of_bm25, measures=[MEASURE]).means[MEASURE]
     yield f"| {test.name} | BM25 | {measured:.3f} | | | | | | | | |"
     yield f"| {test.name} | 0 | {show(start)} | | | | | {start[1]:.3f} | | |"
     for n, drawn in draws.items():
@@ -130,44 +133,73 @@ def map_rows(name: str, options: argparse.Namespace, retriever: Retriever) -> It
 
 def find_batch(queries: JudgedQueries, embeddings: Embeddings) -> Candidates:
     """The passages of all labels."""
-    rows = np.unique(queries.positives[:, 1])
+    rows = np.unique(pair_up(queries.positives)[1])
     return Candidates(rows, embeddings.vectors(rows), np.zeros(len(rows), dtype=np.float32))
 
 
 def finetune_rows(name: str, options: argparse.Namespace, retriever: Retriever) -> Iterator[str]:
     """The rows of the table of fine-tuning for a collection."""
     test, draws = draw(name, options.labels, options)
-    for n, (labels, *_) in draws.items():
-        folder = options.out / f"{test.name}-{n}-finetuned"
-        began = time.process_time()
-        recipe = yaml.safe_load(Path("configuration/finetune/own-text.yaml").read_text())
-        tuned = finetune(
-            encoder=str(retriever.folder),
-            data=str(write_pairs(labels, retriever, folder.with_suffix(".jsonl"))),
-            output_dir=str(folder),
-            **recipe,
-        )
-        seconds = time.process_time() - began
-        encoder = Retriever(tuned, dtype=options.dtype)
-        trial = Trial.open(encoder, test, options.out / f"{test.name}-{n}-vectors")
-        start = means(trial.before)
-        *_, change, verdict = trial.adapt(labels)
-        mapped = means(trial.judge.measure(change))[1]
-        kept = mapped if verdict.outcome == "better" else start[1]
-        shown = f"{show(start)} | {seconds:.0f} | {show([mapped, kept])} | {verdict.outcome}"
-        yield f"| {test.name} | {n} | {shown} |"
+    untouched = Trial.open(retriever, test, options.out / test.name / "untouched")
+    yield f"| {test.name} | 0 | {show(means(untouched.before))} |{' |' * 8}"
+    for n, drawn in draws.items():
+        rows = []
+        for seed, labels in zip(options.seeds, drawn, strict=True):
+            folder = options.out / test.name / f"{n}-{seed}"
+            rows.append(finetune_row(untouched, test, labels, folder, options, seed=seed))
+            logging.warning("%s, %d labels, seed %d: %s", test.name, n, seed, show(rows[-1]))
+        mean = np.mean(rows, axis=0)
+        kept, kept_on_top = (f"{mean[place] * len(rows):.0f} of {len(rows)}" for place in (2, 8))
+        cells = [show(mean[:2]), kept, show(mean[3:5]), f"{mean[5]:.0f}", show(mean[6:8])]
+        yield f"| {test.name} | {n} | {' | '.join([*cells, kept_on_top])} |"
 
 
-def write_pairs(labels: Collection, retriever: Retriever, file: Path) -> Path:
-    """Write the labels as training data."""
-    rows, positives = [], judged_positives(labels)
-    row_of = find_rows(labels.passages, [name for each in positives.values() for name in each])
-    for query, names in positives.items():
-        for title, text in titles_and_texts(labels.passages, [row_of[name] for name in names]):
-            passage = f"{title}{retriever.contract.title_separator}{text}" if title else text
-            rows.append(json.dumps({"query": labels.queries[query], "positive": passage}))
-    file.write_text("\n".join(rows))
-    return file
+def finetune_row(
+    untouched: Trial,
+    test: Collection,
+    labels: Collection,
+    folder: Path,
+    options: argparse.Namespace,
+    *,
+    seed: int,
+) -> list[float]:
+    """What is kept of the map; the fine-tuned model, and seconds; what is kept of both."""
+    _, _, change, verdict = untouched.adapt(labels)
+    row = keep(means(untouched.judge.measure(change)), means(untouched.before), verdict)
+    collection, began = write_collection(labels, folder / "collection"), time.process_time()
+    tuned = finetune(
+        encoder=str(untouched.retriever.folder),
+        collection=str(collection),
+        **yaml.safe_load(Path("configuration/finetune/own-text.yaml").read_text()),
+        bf16=options.dtype == "bfloat16",
+        seed=seed,
+        output_dir=str(folder / "run"),
+    )
+    seconds = time.process_time() - began
+    trial = Trial.open(Retriever(tuned, dtype=options.dtype), test, folder / "vectors")
+    after = means(trial.before)
+    _, _, change, verdict = trial.adapt(labels)
+    return [*row, *after, seconds, *keep(means(trial.judge.measure(change)), after, verdict)]
+
+
+def keep(after: list[float], before: list[float], verdict: Verdict) -> list[float]:
+    """The figures of what the verdict keeps, alone and in a hybrid, and 1 if it is the map."""
+    is_kept = verdict.outcome == "better"
+    return [*(after if is_kept else before), float(is_kept)]
+
+
+def write_collection(labels: Collection, folder: Path) -> Path:
+    """Write labels and their passages in BEIR's layout."""
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    passages = labels.passages.select_columns(["_id", "title", "text"])
+    passages.to_json(str(folder / "corpus.jsonl"))
+    queries = [{"_id": name, "text": text} for name, text in labels.queries.items()]
+    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
+    lines = ["query-id\tcorpus-id\tscore"]
+    for query, grades in labels.qrels.items():
+        lines += [f"{query}\t{passage}\t{grade}" for passage, grade in grades.items()]
+    (folder / "qrels" / "train.tsv").write_text("\n".join(lines))
+    return folder
 
 
 def main() -> None:

@@ -100,14 +100,18 @@ def finetune(read: Reader) -> None:
 
     settings = read(FinetuningRecipe, TrainingArguments, epilog=TRAINER_HELP)
     from modeling_condenser.files.models import find_model_folder, states_encoding
+    from modeling_condenser.finetuning.finetune import KEEPS_START
     from modeling_condenser.finetuning.finetune import finetune as stage
     from modeling_condenser.publishing.provenance import read_provenance
 
     folder = stage(**settings)
     print(f"retriever: {folder}")
-    if verdict := read_provenance(folder)[-1].run.get("verdict"):
+    run = read_provenance(folder)[-1].run
+    if verdict := run.get("verdict"):
         print(f"on dev queries {verdict}")
-    if collection := settings.get("collection"):
+    if KEEPS_START in run:
+        _print_next("search", f"hybrid:{folder}", settings["collection"], "QUESTION")
+    elif collection := settings.get("collection"):
         encoder = settings["encoder"]
         start = [encoder] if states_encoding(find_model_folder(encoder)) else []
         _print_next("evaluate", folder, *start, collection, "--baseline", "bm25")

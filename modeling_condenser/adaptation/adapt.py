@@ -10,25 +10,26 @@
 import logging
 import shutil
 import time
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
+from sentence_transformers.base.modules import Module
+from sentence_transformers.sentence_transformer.modules import Dense, Dropout, Router
 
 from modeling_condenser.collection.collection import (
     Collection,
-    Qrels,
     fingerprint_judgements,
     fingerprint_passages,
     keep_queries,
 )
 from modeling_condenser.collection.load import load_collection, load_dev
-from modeling_condenser.encoding.embeddings import Embeddings, encode_collection
+from modeling_condenser.encoding.embeddings import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict, read_verdict
@@ -52,17 +53,15 @@ from modeling_condenser.publishing.provenance import (
     ADAPTATION,
     RESULTS_FILE,
     RUNS_FOLDER,
-    Stage,
-    publishable,
+    describe_stage,
     read_provenance,
 )
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
-from modeling_condenser.retrieval.runs import CANDIDATES, DEFAULT, FEWEST_QUERIES
+from modeling_condenser.retrieval.runs import DEFAULT, FEWEST_QUERIES
 from modeling_condenser.retrieval.systems import HYBRID, System
 
 from .cross_validation import (
-    Figures,
     Judge,
     Values,
     cross_validate,
@@ -79,6 +78,7 @@ logger = logging.getLogger(__name__)
 VERDICT_FILE = "verdict.json"
 MAP_FOLDER = "map_Dense"  # of a model whose passages are moved, too
 RIDGES = (8.0, 32.0)
+_JUDGES = ("hybrid", "alone", "named", "others", "dev hybrid", "dev alone")
 MOST_QUERIES = 2_000  # that are learned from
 
 
@@ -135,24 +135,22 @@ def adapt(**settings: Any) -> Adaptation:
     [recipe] = parse_settings(settings, AdaptationRecipe)
     out = Path(recipe.output_dir)
     check_run_folder(out, settings)
-    labels = load_labels(recipe)
-    start = open_start(recipe)
+    labels, start = load_labels(recipe), open_start(recipe)
     dev = None
     if "dev" not in recipe.splits:
         dev = load_dev(recipe.corpus, judged=recipe.splits[0], reported=labels)
         if dev is not None and len(judged_positives(dev)) < FEWEST_QUERIES:
             dev = None
-    data = hash_data(
-        start.fingerprint,
-        fingerprint_passages(labels.passages),
-        *(fingerprint_judgements(each) for each in (labels, dev) if each),
-    )
+    judgements = [fingerprint_judgements(each) for each in (labels, dev) if each]
+    data = hash_data(start.fingerprint, fingerprint_passages(labels.passages), *judgements)
     claim_run_folder(out, settings, data)
-    if not (out / VERDICT_FILE).is_file():
-        return _Adapter(recipe, start, labels, dev).run()
-    logger.info("%s is finished.", out)
+    if (out / VERDICT_FILE).is_file():
+        logger.info("%s is finished.", out)
+    else:
+        _learn_and_write(recipe, start, labels, dev)
     facts = read_json(out / VERDICT_FILE, {})
-    verdicts = {name: read_verdict(verdict) for name, verdict in facts["verdicts"].items()}
+    stored = facts["verdicts"]  # JSON has them in another order
+    verdicts = {name: read_verdict(stored[name]) for name in _JUDGES if name in stored}
     return Adaptation(out / MODEL_FOLDER, facts["is_adapted"], recipe.use, recipe.sides, verdicts)
 
 
@@ -178,152 +176,100 @@ def load_labels(recipe: AdaptationRecipe) -> Collection:
             parts.append(load_collection(recipe.corpus, split=split))
         except (ValueError, FileNotFoundError) as error:
             problem = f" ({error})"
-    queries = dict(chain.from_iterable(part.queries.items() for part in parts))
-    qrels: Qrels = {name: {} for part in parts for name in judged_positives(part)}
-    for part in parts:
-        for name in qrels.keys() & part.qrels.keys():
-            for passage, grade in part.qrels[name].items():  # splits may disagree
-                qrels[name][passage] = max(grade, qrels[name].get(passage, grade))
-    if len(qrels) < FEWEST_QUERIES:
+    names = list(dict.fromkeys(name for part in parts for name in judged_positives(part)))
+    if len(names) < FEWEST_QUERIES:
         raise ValueError(
-            f"{recipe.corpus} has {len(qrels)} judged queries in {', '.join(recipe.splits)}"
+            f"{recipe.corpus} has {len(names)} judged queries in {', '.join(recipe.splits)}"
             f"{problem}; at least {FEWEST_QUERIES} are needed, to learn from and to judge, and "
             "100 are better. Label questions (`condenser collect FILES OUT --labels QUESTIONS`), "
             "or name other splits."
         )
     n_kept = min(recipe.train_size or MOST_QUERIES, MOST_QUERIES)
-    if n_kept < len(qrels):
-        logger.info("%d of %d judged queries are used, at random.", n_kept, len(qrels))
-    order = np.random.default_rng(recipe.seed).permutation(list(qrels))
+    if n_kept < len(names):
+        logger.info("%d of %d judged queries are used, at random.", n_kept, len(names))
+    order = np.random.default_rng(recipe.seed).permutation(names)
     labels = replace(
         parts[0],
-        queries=queries,
-        qrels=qrels,
-        absent=frozenset[str]().union(*(part.absent for part in parts)),
+        queries=dict(ChainMap(*(part.queries for part in parts))),
+        qrels=dict(ChainMap(*(part.qrels for part in parts))),
+        absent=frozenset().union(*(part.absent for part in parts)),
     )
     return keep_queries(labels, set(order[:n_kept].tolist()))
 
 
-@dataclass(frozen=True)
-class _Adapter:
-    """The stages of an adaptation."""
-
-    recipe: AdaptationRecipe
-    start: Retriever
-    labels: Collection
-    dev: Collection | None
-
-    def run(self) -> Adaptation:
-        started, out, recipe = time.perf_counter(), Path(self.recipe.output_dir), self.recipe
-        place = recipe.embeddings or out / EMBEDDINGS_FOLDER
-        embeddings = encode_collection(self.start, self.labels.passages, place)
-        bm25 = Bm25(self.labels.passages)
-        judge = open_judge(self.labels, self.start, embeddings, bm25, recipe.sides)
-        queries = judge.queries(self.labels)
-        ridge, verdicts = self.cross_validate(judge, queries)
-        candidates = choose_candidates(queries, embeddings)
-        with_bm25 = recipe.use == "hybrid"
-        change = learn_map(
-            queries, candidates, ridge=ridge, with_bm25=with_bm25, sides=recipe.sides
-        )
-        if self.dev:
-            judge = open_judge(self.dev, self.start, embeddings, bm25, recipe.sides)
-            after, before = judge.measure(change), judge.measure(None)
-            asked = f"{len(judge.names)} dev queries"
-            verdicts |= {f"dev {use}": self.verdict(after, before, use, asked) for use in after}
-        is_adapted = recipe.keep_adapted or is_better(verdicts, recipe.use)
-        with atomic_folder(out / MODEL_FOLDER) as folder:
-            self.write(folder, change if is_adapted else None, verdicts)
-        if recipe.embeddings:
-            with atomic_folder(out / EMBEDDINGS_FOLDER) as folder:
-                shutil.copytree(recipe.embeddings, folder, dirs_exist_ok=True)
-        written = {name: verdict.to_dict() for name, verdict in verdicts.items()}
-        facts = {"is_adapted": is_adapted, "ridge": ridge, "verdicts": written}
-        seconds = round(time.perf_counter() - started, 1)
-        record_run(out, {**facts, "seed": recipe.seed, "train_seconds": seconds})
-        write_json(out / VERDICT_FILE, facts)
-        return Adaptation(out / MODEL_FOLDER, is_adapted, recipe.use, recipe.sides, verdicts)
-
-    def cross_validate(
-        self, judge: Judge, queries: JudgedQueries
-    ) -> tuple[float, dict[str, Verdict]]:
-        """Choose the ridge, and judge it."""
-        use, seed = self.recipe.use, self.recipe.seed
-        before = judge.measure(None)
-        groups = group_questions([self.labels.queries[name] for name in judge.names])
-        folds = make_folds(groups, seed=seed)
-        figures = cross_validate(judge, queries, folds, RIDGES, use=use)
-        is_named, unnamed = find_named(folds, queries.positives), figures
-        if is_named.any():
-            folds = make_folds(group_by_passage(groups, queries.positives), seed=seed)
-            unnamed = cross_validate(judge, queries, folds, RIDGES, use=use)
-        best = choose_ridge(
-            *([mean_gain(after[use], before[use]) for after in each] for each in (figures, unnamed))
-        )
-        asked = f"{len(judge.names)} judged queries, cross-validated"
-        verdicts: dict[str, Verdict] = {
-            each: self.verdict(figures[best], before, each, asked) for each in before
-        }
-        if is_named.any():
-            named = [name for name, known in zip(judge.names, is_named, strict=True) if known]
-            asked = f"{len(named)} of these, of whose passages others name one"
-            verdicts["named"] = self.verdict(figures[best], before, use, asked, named)
-            asked = f"{len(judge.names)}, each by a map of queries that name none of its passages"
-            verdicts["others"] = self.verdict(unnamed[best], before, use, asked)
-        return RIDGES[best], verdicts
-
-    def verdict(
-        self,
-        after: Figures,
-        before: Figures,
-        use: Use,
-        queries: str,
-        names: Sequence[str] | None = None,
-    ) -> Verdict:
-        """Compare the figures of some queries, all by default."""
-        names = list(before[use]) if names is None else names
-        values = [{name: figures[use][name] for name in names} for figures in (after, before)]
-        return Verdict(compare(*values, seed=self.recipe.seed), measure=MEASURE, queries=queries)
-
-    def write(self, folder: Path, change: np.ndarray | None, verdicts: dict[str, Verdict]) -> None:
-        """Write the start, with the map in its route of queries if there is one."""
-        start = self.start.folder
-        if change is None:
-            shutil.copytree(start, folder, dirs_exist_ok=True)
-            return
-        left_out = shutil.ignore_patterns(CARD_FILE, RESULTS_FILE, RUNS_FOLDER, ".*")
-        shutil.copytree(start, folder, dirs_exist_ok=True, ignore=left_out)
-        write_map(folder, change, self.recipe.sides)
-        run = {
-            **describe_machine(),
-            "objective": "adapt" if self.recipe.sides == "query" else "adapt_both",
-            "n_passages": len(self.labels.passages),
-            "n_queries": len(self.labels.queries),
-            "verdict": str(verdicts[self.recipe.use]),
-        }
-        settings = asdict(self.recipe)
-        recipe = publishable({"encoder": settings.pop("model"), **settings})
-        stages = [*read_provenance(start), Stage(ADAPTATION, recipe, publishable(run))]
-        add_records(folder, stages)
-        of_start, _ = read_card(start / CARD_FILE)
-        stated: dict[str, Any] = {
-            name: value for name, value in of_start.items() if name in ("license", "language")
-        }
-        write_card(folder, metadata=stated)
+def _learn_and_write(
+    recipe: AdaptationRecipe, start: Retriever, labels: Collection, dev: Collection | None
+) -> None:
+    """Learn a map, judge it, and write model and verdicts."""
+    started, out = time.perf_counter(), Path(recipe.output_dir)
+    place = recipe.embeddings or out / EMBEDDINGS_FOLDER
+    embeddings, bm25 = encode_collection(start, labels.passages, place), Bm25(labels.passages)
+    judge = Judge.open(labels, start, embeddings, bm25, recipe.sides)
+    queries = judge.queries()
+    ridge, verdicts = judge_by_folds(judge, queries, use=recipe.use, seed=recipe.seed)
+    change = learn_map(
+        queries,
+        choose_candidates(queries, embeddings),
+        ridge=ridge,
+        with_bm25=recipe.use == "hybrid",
+        sides=recipe.sides,
+    )
+    if dev is not None:
+        judge = Judge.open(dev, start, embeddings, bm25, recipe.sides)
+        after, before = judge.measure(change), judge.measure(None)
+        asked = f"{len(judge.names)} dev queries"
+        for use, values in after.items():
+            verdicts[f"dev {use}"] = _compare(values, before[use], asked, recipe.seed)
+    is_adapted = recipe.keep_adapted or is_better(verdicts, recipe.use)
+    with atomic_folder(out / MODEL_FOLDER) as folder:
+        if is_adapted:
+            _write_adapted(folder, change, recipe, start.folder, labels, verdicts[recipe.use])
+        else:
+            shutil.copytree(start.folder, folder, dirs_exist_ok=True)
+    if recipe.embeddings:
+        with atomic_folder(out / EMBEDDINGS_FOLDER) as folder:
+            shutil.copytree(recipe.embeddings, folder, dirs_exist_ok=True)
+    written = {name: verdict.to_dict() for name, verdict in verdicts.items()}
+    facts = {"is_adapted": is_adapted, "ridge": ridge, "verdicts": written}
+    seconds = round(time.perf_counter() - started, 1)
+    record_run(out, {**facts, "seed": recipe.seed, "train_seconds": seconds})
+    write_json(out / VERDICT_FILE, facts)
 
 
-def open_judge(
-    collection: Collection,
-    start: Retriever,
-    embeddings: Embeddings,
-    bm25: Bm25,
-    sides: Sides = "query",
-) -> Judge:
-    """What measures maps on the queries of a collection that have a relevant passage."""
-    judged = keep_queries(collection, judged_positives(collection).keys())
-    vectors = start.encode_queries(list(judged.queries.values()))
-    run = bm25.search(judged.queries, CANDIDATES)
-    return Judge(list(judged.queries), vectors, judged.qrels, run, embeddings, sides)
+def judge_by_folds(
+    judge: Judge, queries: JudgedQueries, *, use: Use, seed: int
+) -> tuple[float, dict[str, Verdict]]:
+    """Choose the ridge by cross-validation, and judge it; see `Adaptation.verdicts`."""
+    before, n_queries = judge.measure(None), len(judge.names)
+    groups = group_questions(list(judge.asked.queries.values()))
+    folds = make_folds(groups, seed=seed)
+    by_question = by_passage = cross_validate(judge, queries, folds, RIDGES, use=use)
+    is_named = find_named(folds, queries)
+    if is_named.any():
+        folds = make_folds(group_by_passage(groups, queries), seed=seed)
+        by_passage = cross_validate(judge, queries, folds, RIDGES, use=use)
+    gains, gains_of_others = (
+        [mean_gain(after[use], before[use]) for after in figures]
+        for figures in (by_question, by_passage)
+    )
+    best = choose_ridge(gains, gains_of_others)
+    after, others = by_question[best], by_passage[best]
+    asked = f"{n_queries} judged queries, cross-validated"
+    verdicts: dict[str, Verdict] = {
+        each: _compare(after[each], before[each], asked, seed) for each in before
+    }
+    if is_named.any():
+        named = [name for name, known in zip(judge.names, is_named, strict=True) if known]
+        asked = f"{len(named)} of these, of whose passages others name one"
+        gained, had = ({name: each[use][name] for name in named} for each in (after, before))
+        verdicts["named"] = _compare(gained, had, asked, seed)
+        asked = f"{n_queries}, each by a map of queries that name none of its passages"
+        verdicts["others"] = _compare(others[use], before[use], asked, seed)
+    return RIDGES[best], verdicts
+
+
+def _compare(after: Values, before: Values, queries: str, seed: int) -> Verdict:
+    return Verdict(compare(after, before, seed=seed), measure=MEASURE, queries=queries)
 
 
 def choose_ridge(gains: Sequence[float], gains_of_others: Sequence[float]) -> int:
@@ -347,18 +293,42 @@ def is_better(verdicts: Mapping[str, Verdict], use: Use) -> bool:
     return not is_loss and any(verdict.outcome == "better" for verdict in judges)
 
 
+def _write_adapted(
+    folder: Path,
+    change: np.ndarray,
+    recipe: AdaptationRecipe,
+    start: Path,
+    labels: Collection,
+    verdict: Verdict,
+) -> None:
+    """Write the start with the map, its provenance and its card."""
+    left_out = shutil.ignore_patterns(CARD_FILE, RESULTS_FILE, RUNS_FOLDER, ".*")
+    shutil.copytree(start, folder, dirs_exist_ok=True, ignore=left_out)
+    write_map(folder, change, recipe.sides)
+    run = {
+        **describe_machine(),
+        "objective": "adapt" if recipe.sides == "query" else "adapt_both",
+        "n_passages": len(labels.passages),
+        "n_queries": len(labels.queries),
+        "verdict": str(verdict),
+    }
+    settings = asdict(recipe)
+    settings["encoder"] = settings.pop("model")
+    stage = describe_stage(ADAPTATION, settings, run, log=[])
+    add_records(folder, [*read_provenance(start), stage])
+    of_start, _ = read_card(start / CARD_FILE)
+    kept = {name: of_start[name] for name in of_start.keys() & {"license", "language"}}
+    write_card(folder, metadata=kept)
+
+
 def write_map(folder: Path, change: np.ndarray, sides: Sides) -> None:
     """Add a map to a sentence-transformers model, before normalisation; for queries in a router.
 
     The list of the start's modules is kept in it, because vectors of passages depend on it alone.
     """
-    from sentence_transformers.base.modules import Module
-    from sentence_transformers.sentence_transformer.modules import Dense, Dropout, Router
-
     size = len(change)
     matrix = torch.eye(size) + torch.from_numpy(change)
-    module: Module
-    module = Dense(size, size, bias=False, activation_function=None, init_weight=matrix)
+    module: Module = Dense(size, size, bias=False, activation_function=None, init_weight=matrix)
     name = MAP_FOLDER
     if sides == "query":
         module, name = Router.for_query_document([module], [Dropout(0.0)]), QUERY_FOLDER

@@ -6,20 +6,24 @@ names: questions that share a passage are in one fold, too.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
+from typing import Self
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from modeling_condenser.collection.collection import Collection, Qrels, find_rows
+from modeling_condenser.collection.collection import Collection, find_rows, keep_queries
 from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.verdict import MEASURE
 from modeling_condenser.files.run_folder import bar, show_bars
 from modeling_condenser.finetuning.hard_negatives import judged_positives
+from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import search_embeddings
 from modeling_condenser.retrieval.runs import (
     CANDIDATES,
@@ -29,7 +33,7 @@ from modeling_condenser.retrieval.runs import (
     find_own,
 )
 
-from .query_map import JudgedQueries, choose_candidates, learn_map, move
+from .query_map import JudgedQueries, choose_candidates, learn_map, move, pair_up
 from .recipe import Sides, Use
 
 N_FOLDS = 5
@@ -54,27 +58,43 @@ class MovedEmbeddings(Embeddings):
 
 @dataclass(frozen=True)
 class Judge:
-    """Measures maps on the queries of one split, alone and with BM25.
+    """Measures maps on the Q queries of one split, alone and with BM25.
 
     Attributes:
-        names: of Q queries.
+        asked: the split, with queries that have a relevant passage only.
         vectors: (Q, D) float32 of the start.
-        qrels: of these queries, each with a relevant passage.
         bm25_run: of these queries.
         passages: embeddings of the collection by the start.
         sides: what a map moves.
     """
 
-    names: Sequence[str]
+    asked: Collection
     vectors: np.ndarray
-    qrels: Qrels
     bm25_run: Run
     passages: Embeddings
     sides: Sides = "query"
 
-    def measure(self, change: np.ndarray | None, places: np.ndarray | None = None) -> Figures:
+    @classmethod
+    def open(
+        cls,
+        collection: Collection,
+        start: Retriever,
+        passages: Embeddings,
+        bm25: Bm25,
+        sides: Sides = "query",
+    ) -> Self:
+        asked = keep_queries(collection, judged_positives(collection).keys())
+        vectors = start.encode_queries(list(asked.queries.values()))
+        return cls(asked, vectors, bm25.search(asked.queries, CANDIDATES), passages, sides)
+
+    @property
+    def names(self) -> list[str]:
+        """The ids of the queries."""
+        return list(self.asked.queries)
+
+    def measure(self, change: np.ndarray | None, places: Iterable[int] | None = None) -> Figures:
         """The figures of the queries at `places`, moved by A (D, D) unless it is None."""
-        chosen = list(range(len(self.names))) if places is None else places.tolist()
+        chosen = list(range(len(self.names)) if places is None else places)
         names, vectors = [self.names[place] for place in chosen], self.vectors[chosen]
         passages = self.passages
         if change is not None:
@@ -85,35 +105,38 @@ class Judge:
         with show_bars(False):
             dense = search_embeddings(passages, vectors, names, depth=CANDIDATES)
         bm25 = {name: self.bm25_run.get(name, {}) for name in names}
-        qrels = {name: self.qrels[name] for name in names}
+        qrels = {name: self.asked.qrels[name] for name in names}
         runs: dict[Use, Run] = {"hybrid": DEFAULT.fuse(bm25, dense), "alone": dense}
         return {
             use: evaluate_run(qrels, run, measures=[MEASURE]).per_query[MEASURE]
             for use, run in runs.items()
         }
 
-    def queries(self, collection: Collection) -> JudgedQueries:
-        """What a map is learned from, with the rows of the collection's passages."""
+    def queries(self) -> JudgedQueries:
+        """What a map is learned from."""
+        qrels, positives = self.asked.qrels, judged_positives(self.asked)
         found = search_embeddings(self.passages, self.vectors, self.names, depth=CANDIDATES)
-        dense, bm25 = (drop_own_passages(run, self.qrels) for run in (found, self.bm25_run))
-        positives = judged_positives(collection)
+        dense, bm25 = (drop_own_passages(run, qrels) for run in (found, self.bm25_run))
         ids = chain(*positives.values(), *dense.values(), *bm25.values())
-        row_of = find_rows(collection.passages, ids)
-        own = find_rows(collection.passages, find_own(self.qrels), strict=False)
+        row_of = find_rows(self.asked.passages, ids)
+        own = find_rows(self.asked.passages, find_own(qrels), strict=False)
         shape = len(self.names), CANDIDATES
         rows, scores = np.zeros((2, *shape), dtype=np.int64), np.zeros(shape, dtype=np.float32)
-        pairs = []
         for place, name in enumerate(self.names):
-            pairs += [(place, row_of[passage]) for passage in positives[name]]
             for kind, run in enumerate((dense, bm25)):
                 best = [row_of[passage] for passage in run.get(name, {})]
                 rows[kind, place, : len(best)] = best
             values = np.array([*bm25.get(name, {}).values()])
             if len(set(values)) > 1:
                 scores[place, : len(values)] = (values - values.min()) / values.std()
-        themselves = [(place, own[name]) for place, name in enumerate(self.names) if name in own]
-        excluded = np.array(themselves, dtype=np.int64).reshape(-1, 2)
-        return JudgedQueries(self.vectors, np.array(pairs), excluded, rows[0], rows[1], scores)
+        return JudgedQueries(
+            self.vectors,
+            [[row_of[passage] for passage in positives[name]] for name in self.names],
+            [[own[name]] if name in own else [] for name in self.names],
+            rows[0],
+            rows[1],
+            scores,
+        )
 
 
 def group_questions(texts: Sequence[str]) -> np.ndarray:
@@ -122,16 +145,12 @@ def group_questions(texts: Sequence[str]) -> np.ndarray:
     return np.unique(words, return_inverse=True)[1]
 
 
-def group_by_passage(groups: np.ndarray, positives: np.ndarray) -> np.ndarray:
-    """Numbers, (Q,), that are equal for questions of one group (Q,), or that share a passage.
-
-    `positives` are (P, 2) pairs of a question and a passage.
-    """
-    n_groups = groups.max() + 1
-    edges = (groups[positives[:, 0]], n_groups + positives[:, 1])
-    size = n_groups + positives[:, 1].max() + 1
-    graph = coo_array((np.ones(len(positives)), edges), shape=(size, size))
-    return connected_components(graph, directed=False)[1][groups]
+def group_by_passage(groups: np.ndarray, queries: JudgedQueries) -> np.ndarray:
+    """Numbers, (Q,), that are equal for questions of one group (Q,), or that share a passage."""
+    owners, rows = pair_up(queries.positives)
+    nodes = groups.max() + 1 + rows  # groups and passages are the nodes of a graph
+    edges = coo_array((np.ones(len(rows)), (groups[owners], nodes)), shape=(nodes.max() + 1,) * 2)
+    return connected_components(edges, directed=False)[1][groups]
 
 
 def make_folds(groups: np.ndarray, *, seed: int = 0) -> np.ndarray:
@@ -146,18 +165,13 @@ def make_folds(groups: np.ndarray, *, seed: int = 0) -> np.ndarray:
     return np.array([fold_of[group] for group in groups])
 
 
-def find_named(folds: np.ndarray, positives: np.ndarray) -> np.ndarray:
-    """Whether a question of another fold has a passage of this one, (Q,) bool.
-
-    `positives` are (P, 2) pairs of a question and a passage.
-    """
-    _, passages = np.unique(positives[:, 1], return_inverse=True)
-    is_in = np.zeros((passages.max() + 1, N_FOLDS), dtype=bool)
-    is_in[passages, folds[positives[:, 0]]] = True
-    is_shared = is_in.sum(axis=1)[passages] > 1
-    is_named = np.zeros(len(folds), dtype=bool)
-    is_named[positives[is_shared, 0]] = True
-    return is_named
+def find_named(folds: np.ndarray, queries: JudgedQueries) -> np.ndarray:
+    """Whether a question of another fold has a passage of this one, (Q,) bool."""
+    folds_of = defaultdict(set)
+    for fold, rows in zip(folds.tolist(), queries.positives, strict=True):
+        for row in rows:
+            folds_of[row].add(fold)
+    return np.array([any(len(folds_of[row]) > 1 for row in rows) for rows in queries.positives])
 
 
 def cross_validate(

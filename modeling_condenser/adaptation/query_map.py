@@ -16,8 +16,9 @@ queries with the negatives of a batch; neither of them has BM25 in its loss.
 D numbers in a vector, Q queries, N passages, C candidates, k best passages.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -40,41 +41,38 @@ class JudgedQueries:
 
     Attributes:
         vectors: (Q, D) float32, at length 1.
-        positives: (P, 2) pairs of a query and the row of a passage that is relevant to it.
-        excluded: (E, 2) pairs of a query and the row of the passage that is the query itself, which
-            measures leave out, too.
+        positives: the rows of the passages that are relevant to each query.
+        excluded: the rows of passages that each query is not ranked against, as in the measures:
+            the query itself.
         dense, bm25: (Q, k) rows of the best passages of the start and of BM25, best first.
         bm25_scores: (Q, k) float32, standardised, above the lowest; 0 for passages not found.
     """
 
     vectors: np.ndarray
-    positives: np.ndarray
-    excluded: np.ndarray
+    positives: Sequence[Sequence[int]]
+    excluded: Sequence[Sequence[int]]
     dense: np.ndarray
     bm25: np.ndarray
     bm25_scores: np.ndarray
 
-    def select(self, places: np.ndarray) -> Self:
-        """Some of the queries, (k,)."""
-        new_places = np.full(len(self.vectors), -1)
-        new_places[places] = np.arange(len(places))
-
-        def select_pairs(pairs: np.ndarray) -> np.ndarray:
-            queries = new_places[pairs[:, 0]]
-            return np.stack([queries, pairs[:, 1]], axis=1)[queries >= 0]
-
+    def select(self, places: Iterable[int]) -> Self:
+        """Some of the queries."""
+        places = list(places)
         return type(self)(
             self.vectors[places],
-            select_pairs(self.positives),
-            select_pairs(self.excluded),
+            [self.positives[place] for place in places],
+            [self.excluded[place] for place in places],
             self.dense[places],
             self.bm25[places],
             self.bm25_scores[places],
         )
 
-    def batches(self) -> Iterator[Self]:
-        for first in range(0, len(self.vectors), _QUERIES_AT_ONCE):
-            yield self.select(np.arange(len(self.vectors))[first : first + _QUERIES_AT_ONCE])
+
+def pair_up(rows_of: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """The place of each query with each of its rows: (P,) both."""
+    counts = [len(rows) for rows in rows_of]
+    rows = np.array(list(chain.from_iterable(rows_of)), dtype=np.int64)
+    return np.repeat(np.arange(len(counts)), counts), rows
 
 
 @dataclass(frozen=True)
@@ -100,16 +98,16 @@ class Candidates:
 def choose_candidates(
     queries: JudgedQueries, passages: Embeddings, *, most: int = MOST_CANDIDATES, seed: int = 0
 ) -> Candidates:
-    """All passages; of more than `most`, the relevant, the hard ones and random others.
+    """Choose all passages; of a large collection relevant, hard and random ones.
 
-    Hard ones are the first of the start and of BM25 for each query, until they are half of the
+    The hard ones are the first of the start and of BM25 for each query, until they are half of the
     candidates. A random one stands for all that are not chosen (sampled softmax).
     """
     n = passages.n_passages
     if n <= most:
         rows = np.arange(n)
         return Candidates(rows, passages.vectors(rows), np.zeros(n, dtype=np.float32))
-    chosen = np.unique(queries.positives[:, 1])
+    chosen = np.unique(pair_up(queries.positives)[1])
     for place in range(queries.dense.shape[1]):
         more = np.union1d(chosen, [queries.dense[:, place], queries.bm25[:, place]])
         if len(more) > most // 2:
@@ -131,26 +129,25 @@ def learn_map(
     sides: Sides = "query",
 ) -> np.ndarray:
     """Learn A, (D, D) float32."""
-    size = queries.vectors.shape[1]
+    n_queries, size = queries.vectors.shape
     change = torch.zeros(size, size, requires_grad=True)
     optimizer = torch.optim.LBFGS([change], max_iter=_STEPS, line_search_fn="strong_wolfe")
-    batches = list(queries.batches())
     passages = torch.from_numpy(candidates.vectors)
+    batches = []
+    for first in range(0, n_queries, _QUERIES_AT_ONCE):
+        batches.append(queries.select(range(n_queries)[first : first + _QUERIES_AT_ONCE]))
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
         loss = ridge / size * change.square().sum()
         loss.backward()
-        ranked = _move(passages, change) if sides == "both" else passages
-        leaf = ranked.detach().requires_grad_(ranked.requires_grad)  # moved once for all batches
         for batch in batches:
             moved = _move(torch.from_numpy(batch.vectors), change)
-            losses = ranking_losses(moved, leaf, batch, candidates, with_bm25=with_bm25)
-            part = losses.sum() / len(queries.vectors)
+            ranked = _move(passages, change) if sides == "both" else passages
+            losses = ranking_losses(moved, ranked, batch, candidates, with_bm25=with_bm25)
+            part = losses.sum() / n_queries
             part.backward()
             loss = loss + part
-        if leaf.grad is not None:
-            ranked.backward(leaf.grad)
         return loss.detach()
 
     optimizer.step(closure)
@@ -172,12 +169,13 @@ def ranking_losses(
         places, is_candidate = candidates.places(queries.bm25)
         points = torch.from_numpy(_BM25_WEIGHT * np.where(is_candidate, queries.bm25_scores, 0))
         scores = scores.scatter_add(1, torch.from_numpy(places), points)
-    columns, is_candidate = candidates.places(queries.excluded[:, 1])
+    owners, rows = pair_up(queries.excluded)
+    columns, is_candidate = candidates.places(rows)
     is_excluded = torch.zeros_like(scores, dtype=torch.bool)
-    is_excluded[queries.excluded[is_candidate, 0], columns[is_candidate]] = True
+    is_excluded[owners[is_candidate], columns[is_candidate]] = True
     scores = scores.masked_fill(is_excluded, -torch.inf)
-    owners = torch.from_numpy(queries.positives[:, 0])
-    relevant = torch.from_numpy(candidates.places(queries.positives[:, 1])[0])
+    owners, rows = pair_up(queries.positives)
+    relevant = candidates.places(rows)[0]
     of_positives = torch.full_like(scores, -torch.inf)
     of_positives[owners, relevant] = scores[owners, relevant]
     return scores.logsumexp(dim=1) - of_positives.logsumexp(dim=1)

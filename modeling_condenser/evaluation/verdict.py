@@ -2,14 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from modeling_condenser.collection.collection import Collection, sample_collection
-
-from .measures import ALPHA, Comparison, compare, measure_in_memory
-
-if TYPE_CHECKING:
-    from modeling_condenser.encoding.retriever import Retriever
+from .measures import ALPHA, Comparison
 
 MEASURE = "nDCG@10"
 _FEW = 50  # queries
@@ -64,20 +59,3 @@ def read_verdict(facts: Mapping[str, Any]) -> Verdict:
     if comparison["interval"] is not None:
         comparison["interval"] = tuple(comparison["interval"])  # a list in JSON
     return Verdict(Comparison(**comparison), facts["measure"], facts["queries"])
-
-
-def compare_with_start(
-    start: "Retriever", result: "Retriever", dev: Collection, *, seed: int = 0
-) -> Verdict:
-    """Compare a retriever with its start on up to 500 dev queries, without a whole encoding.
-
-    Both search the passages that are judged for these queries and random others, 2,000 in all.
-    """
-    small = sample_collection(dev, n_queries=500, n_passages=2000, seed=seed)
-    before = measure_in_memory(start, small, [MEASURE]).per_query[MEASURE]
-    after = measure_in_memory(result, small, [MEASURE]).per_query[MEASURE]
-    return Verdict(
-        compare(after, before, seed=seed),
-        measure=MEASURE,
-        queries=f"{len(small.queries)} dev queries and {len(small.passages):,} passages",
-    )

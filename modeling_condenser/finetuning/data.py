@@ -1,7 +1,7 @@
 """Loads the training data of a recipe, as a data set with the columns that the loss reads.
 
-Rows of texts, or the judged pairs of a collection, become examples. An example is a query with
-passages, the positive first, and for distillation a cross-encoder's scores; or two sentences with a
+Rows of texts, or the judged queries of a collection, become examples. An example is a query with
+its positives and negatives, and for distillation a cross-encoder's scores; or two sentences with a
 score. The texts include the prompts. Rows that cannot be used are left out and counted.
 """
 
@@ -55,27 +55,31 @@ _PAIR = {"sentence1": _TEXT, "sentence2": _TEXT, "label": Value("float64"), **_B
 
 
 def _ranking_features(passage: str) -> dict[str, Any]:
-    """The columns of examples whose passages are texts ("string") or rows ("int64")."""
-    scores = List(Value("float32"))
-    return {"query": _TEXT, "passages": List(Value(passage)), "scores": scores, **_BOOKKEEPING}
+    """The columns of examples whose passages are texts ("string") or rows ("int64").
+
+    `scores` are of the positives, then of the negatives.
+    """
+    passages = List(Value(passage))
+    columns = {"query": _TEXT, "positives": passages, "negatives": passages}
+    return {**columns, "scores": List(Value("float32")), **_BOOKKEEPING}
 
 
 class TrainingData(NamedTuple):
-    """The examples of a recipe, the transform that draws negatives, and facts for the record.
+    """The examples of a recipe, the transform that draws passages, and facts for the record.
 
-    The columns of `examples` are `query`, `positive`, `negative_1`, ... and, for distillation,
-    `label` (a cross-encoder's scores); or `sentence1`, `sentence2`, `label`.
+    The columns of `examples` are `query`, `positive`, `negative_1`, ... and possibly `label`, see
+    `DrawnPassages`; or `sentence1`, `sentence2`, `label`.
     """
 
     examples: Dataset
-    negatives: "DrawnNegatives | None"
+    drawn: "DrawnPassages | None"
     facts: dict[str, Any]
 
 
 def load_training_data(
     recipe: FinetuningRecipe, contract: EncodingContract, *, seed: int
 ) -> TrainingData:
-    """Load the training data of a recipe; `seed` is for drawing negatives."""
+    """Load the training data of a recipe; `seed` is for drawing passages."""
     passages = None
     facts: dict[str, Any] = {}
     if recipe.collection is None:
@@ -104,7 +108,9 @@ def load_training_data(
     facts |= {"n_negatives": n_negatives, "n_examples": len(table)}
     if recipe.objective == "mse_cosine":
         return TrainingData(table.remove_columns(list(_BOOKKEEPING)), None, facts)
-    drawn = DrawnNegatives(n_negatives, seed, contract=contract, passages=passages)
+    drawn = DrawnPassages(n_negatives, seed, contract=contract, passages=passages)
+    if passages is not None and recipe.objective == "contrastive":
+        drawn.n_positives = pc.max(pc.list_value_length(table.data.column("positives"))).as_py()
     return TrainingData(table.with_transform(drawn), drawn, facts)
 
 
@@ -114,8 +120,8 @@ def _count_negatives(recipe: FinetuningRecipe, table: Dataset, source: str) -> i
         return 1
     if recipe.n_negatives is not None or recipe.objective == "mse_cosine":
         return recipe.n_negatives or 0
-    lengths = pc.list_value_length(table.data.column("passages")).drop_null()  # null if left out
-    numbers = [length - 1 for length in lengths.unique().to_pylist()]
+    lengths = pc.list_value_length(table.data.column("negatives")).drop_null()  # null if left out
+    numbers = lengths.unique().to_pylist()
     if len(numbers) > 1:
         raise ValueError(
             f"The examples of {source} have from {min(numbers)} to {max(numbers)} negatives: set "
@@ -242,16 +248,18 @@ def make_example(row: Row, recipe: FinetuningRecipe, contract: EncodingContract)
     if len(scores) != 1 + len(negatives):
         raise ValueError(f"{len(scores)} scores for {1 + len(negatives)} passages.")
     useless = {"", plain_text(query), plain_text(positive)}
-    kept = [(positive, scores[0])]
+    kept, kept_scores = [], scores[:1]
     for negative, score in zip(negatives, scores[1:], strict=True):
         if plain_text(negative or "") not in useless:
-            kept.append((negative, score))
-    if len(kept) == 1 and (negatives or recipe.needs_negatives):
+            kept.append(contract.passage("", negative))
+            kept_scores.append(score)
+    if not kept and (negatives or recipe.needs_negatives):
         return {"left_out": _NO_NEGATIVE}
     return {
         "query": contract.query(query),
-        "passages": [contract.passage("", text) for text, _ in kept],
-        "scores": [score for _, score in kept] if recipe.is_distilled else None,
+        "positives": [contract.passage("", positive)],
+        "negatives": kept,
+        "scores": kept_scores if recipe.is_distilled else None,
     }
 
 
@@ -299,7 +307,7 @@ def make_graded_pair(row: Row, recipe: FinetuningRecipe, contract: EncodingContr
 def _collection_examples(
     recipe: FinetuningRecipe, contract: EncodingContract, collection: Collection
 ) -> tuple[Dataset, Counter[str]]:
-    """Make an example of each query and positive; also count what was left out.
+    """Make an example of each judged query; also count what was left out.
 
     Passages are given by their rows and looked up when a batch needs them, so that a negative of a
     thousand queries is stored once. Negatives that are known to be none (`KnownPassages`) are
@@ -307,7 +315,8 @@ def _collection_examples(
     """
     index, judged = PassageIndex(collection.passages), judged_positives(collection)
     known, left_out = KnownPassages(collection, index), Counter[str]()
-    columns: dict[str, list[Any]] = {"query": [], "passages": [], "scores": []}
+    names = ("query", "positives", "negatives", "scores")
+    columns: dict[str, list[Any]] = {name: [] for name in names}
     lines: Iterable[dict[str, Any]] = ({"query_id": name, "negative_ids": []} for name in judged)
     if recipe.negatives is not None:
         lines = read_hard_negatives(Path(recipe.negatives))
@@ -332,16 +341,16 @@ def _collection_examples(
             if name not in known_ids and index.content[row] not in known_contents:
                 kept.append(place)
         if not kept and recipe.negatives is not None:
-            left_out[_NO_NEGATIVE] += len(positives)
+            left_out[_NO_NEGATIVE] += 1
             continue
-        for place, row in enumerate(index.rows(positives)):
-            columns["query"].append(contract.query(collection.queries[query_id]))
-            columns["passages"].append(np.array([row, *rows[kept]]))
-            scores = None
-            if recipe.is_distilled:
-                others = line["negative_teacher_scores"]
-                scores = [line["positive_teacher_scores"][place], *(others[i] for i in kept)]
-            columns["scores"].append(scores)
+        scores = None
+        if recipe.is_distilled:
+            others = line["negative_teacher_scores"]
+            scores = [*line["positive_teacher_scores"], *(others[place] for place in kept)]
+        columns["query"].append(contract.query(collection.queries[query_id]))
+        columns["positives"].append(index.rows(positives))
+        columns["negatives"].append(rows[kept])
+        columns["scores"].append(scores)
     n_examples = len(columns["query"])
     columns |= {"left_out": [None] * n_examples, "row_number": list(range(n_examples))}
     return Dataset.from_dict(columns, features=Features(_ranking_features("int64"))), left_out
@@ -352,14 +361,20 @@ def passage_columns(n_negatives: int) -> list[str]:
     return ["positive", *(f"negative_{n}" for n in range(1, n_negatives + 1))]
 
 
-class DrawnNegatives(EpochKeys):
-    """Draws the negatives of an epoch; a transform of a `datasets.Dataset`.
+class DrawnPassages(EpochKeys):
+    """Draws a positive and the negatives of each query in an epoch; a transform of a `Dataset`.
 
-    The draw depends only on the seed, the epoch and the number of the example, so data loader
-    workers, batch sizes and restarts do not change it. Negatives of an example that has fewer than
-    `n_negatives` are repeated.
+    A query with several positives, such as all passages of a file, is one example, as in Tevatron
+    (Gao et al. 2022) and DPR, which takes the first of them. The draw depends only on the seed, the
+    epoch and the number of the example, so data loader workers, batch sizes and restarts do not
+    change it. Negatives of an example that has fewer than `n_negatives` are repeated.
 
     With `passages`, the examples contain rows of passages, which are written as in `contract`.
+
+    The column `label` has the scores of the drawn passages. Or, if `n_positives`, the greatest
+    number of a query, is set to more than 1: the rows of the drawn passages and then those of all
+    positives, repeated to this number, so that the loss can mask the positives of a query that are
+    drawn for others.
     """
 
     def __init__(
@@ -369,25 +384,33 @@ class DrawnNegatives(EpochKeys):
         *,
         contract: EncodingContract,
         passages: Dataset | None = None,
+        n_positives: int = 1,
     ):
         super().__init__(seed)
-        self.n_negatives, self.contract, self.passages = n_negatives, contract, passages
+        self.n_negatives, self.n_positives = n_negatives, n_positives
+        self.contract, self.passages = contract, passages
 
     def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        """Make the columns `query`, `positive`, `negative_1`, ..., and `label` for scores."""
+        """Make the columns `query`, `positive`, `negative_1`, ..., and possibly `label`."""
         drawn, labels = [], []
         keys = self.keys(rows["row_number"]).tolist()
-        for passages, scores, key in zip(rows["passages"], rows["scores"], keys, strict=True):
-            order = np.random.default_rng(key).permutation(len(passages) - 1)
-            places = [0, *(1 + np.sort(np.resize(order, self.n_negatives)))]
-            drawn.append([passages[place] for place in places])
+        columns = (rows[name] for name in ("positives", "negatives", "scores"))
+        for positives, negatives, scores, key in zip(*columns, keys, strict=True):
+            draw = np.random.default_rng(key)
+            order = draw.permutation(len(negatives))
+            of_negatives = len(positives) + np.sort(np.resize(order, self.n_negatives))
+            places = [draw.integers(len(positives)), *of_negatives]
+            chosen = [[*positives, *negatives][place] for place in places]
+            drawn.append(chosen)
             if scores:
                 labels.append([scores[place] for place in places])
-        columns = np.array(drawn, dtype=object)  # (B, 1 + negatives)
+            elif self.n_positives > 1:
+                labels.append([*chosen, *np.resize(positives, self.n_positives).tolist()])
+        table = np.array(drawn, dtype=object)  # (B, 1 + negatives)
         if self.passages is not None:
-            pairs = titles_and_texts(self.passages, columns.ravel())
+            pairs = titles_and_texts(self.passages, table.ravel())
             texts = [self.contract.passage(title, text) for title, text in pairs]
-            columns = np.array(texts, dtype=object).reshape(columns.shape)
+            table = np.array(texts, dtype=object).reshape(table.shape)
         names = passage_columns(self.n_negatives)
-        made = {"query": rows["query"], **dict(zip(names, columns.T.tolist(), strict=True))}
+        made = {"query": rows["query"], **dict(zip(names, table.T.tolist(), strict=True))}
         return {**made, "label": labels} if labels else made

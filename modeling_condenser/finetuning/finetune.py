@@ -5,7 +5,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args
+from statistics import fmean
+from typing import Any, cast, get_args
 
 import torch
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -14,14 +15,15 @@ from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from torch.utils.data import SequentialSampler
+from transformers import TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
 from modeling_condenser.collection.collection import Collection, sample_collection
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.encoder_parts import freeze_pooler
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.measures import measure_in_memory
-from modeling_condenser.evaluation.verdict import MEASURE, compare_with_start
+from modeling_condenser.evaluation.measures import compare, measure_in_memory
+from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.files.models import Dtype, Pooling, find_model_folder, is_checkpoint
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, read_provenance
@@ -42,16 +44,20 @@ _NOT_SUPPORTED = {  # arguments of sentence-transformers, and what serves instea
     "router_mapping": "queries and passages are told apart by the columns of the data.",
     "neftune_noise_alpha": "leave it out.",
 }
+KEEPS_START = "keeps_start"  # in the record of a run whose best weights are the start's
 _METRIC = f"eval_{MEASURE}"  # as the log names it
-_EVALUATIONS = 5  # of dev queries in a run
+_RANKINGS = 5  # of dev queries in a run, at most
+_AT_THE_END = 10**9  # steps; the Trainer saves and evaluates after the last step in any case
 _POWER = 0.5  # of the size: 2e-5 for BERT base becomes 5.6e-5 for all-MiniLM-L6-v2
 
 
 def finetune(**settings: Any) -> Path:
     """Run a fine-tuning recipe, or resume it from its last checkpoint.
 
-    If the collection has dev queries, they are ranked five times, or with each checkpoint; the best
-    weights are kept, and the card says whether the result ranks them better than the start.
+    If the collection has dev queries, up to 200 of them are ranked among 1,000 passages by the
+    start, after the training and up to four times in it (as long as the rankings read no more texts
+    than the training does), or with each checkpoint of `save_steps`. The best weights are written,
+    which may be the start's, and the card compares them with the start.
     `load_best_model_at_end=False` leaves this out. A finished folder is left unchanged.
 
     Args:
@@ -78,7 +84,7 @@ def finetune(**settings: Any) -> Path:
     # Without dev queries, only a recipe that sets save_steps wants checkpoints.
     saving: dict[str, Any] = {"save_strategy": "steps" if "save_steps" in settings else "no"}
     if dev is not None:
-        steps = settings.get("save_steps", settings.get("eval_steps", 1 / _EVALUATIONS))
+        steps = settings.get("save_steps", settings.get("eval_steps", _AT_THE_END))
         saving = {"save_strategy": "steps", "save_steps": steps, "save_total_limit": 1}
         saving |= {"eval_strategy": settings.get("save_strategy", "steps"), "eval_steps": steps}
         saving |= {"load_best_model_at_end": True, "metric_for_best_model": _METRIC}
@@ -96,7 +102,14 @@ def finetune(**settings: Any) -> Path:
             base = recipe.base_learning_rate
             arguments.learning_rate = scale_learning_rate(base, transformer.model, power=_POWER)
         data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
-        return RetrieverTrainer(recipe, encoder, data, arguments, dev=dev)
+        small = None
+        if dev is not None:
+            small = sample_collection(dev, n_queries=200, n_passages=1000, seed=arguments.seed)
+            n_rankings = count_texts(data, arguments) // (len(small.queries) + len(small.passages))
+            if arguments.save_steps == _AT_THE_END and n_rankings > 1:
+                share = 1 / min(n_rankings, _RANKINGS)
+                arguments.save_steps = arguments.eval_steps = share
+        return RetrieverTrainer(recipe, encoder, data, arguments, dev=small)
 
     return run_training(
         settings,
@@ -107,6 +120,15 @@ def finetune(**settings: Any) -> Path:
         report_to="none",
         **saving,
     )
+
+
+def count_texts(data: TrainingData, arguments: SentenceTransformerTrainingArguments) -> int:
+    """How many queries and passages a training reads."""
+    n_examples = arguments.num_train_epochs * data.facts["n_examples"]
+    if arguments.max_steps > 0:
+        batch = arguments.train_batch_size * arguments.world_size
+        n_examples = arguments.max_steps * batch * arguments.gradient_accumulation_steps
+    return int(n_examples * (2 + data.facts["n_negatives"]))
 
 
 def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
@@ -158,15 +180,34 @@ def batches_in_order(dataset: Any, **options: Any) -> DefaultBatchSampler:
 
 
 class DevRanking(BaseEvaluator):
-    """nDCG@10 of a retriever in training, on up to 200 dev queries and 1,000 passages."""
+    """nDCG@10 of a retriever in training on dev queries; `values` of each query by the step."""
 
-    def __init__(self, retriever: Retriever, dev: Collection, *, seed: int):
+    def __init__(self, retriever: Retriever, dev: Collection):
         super().__init__()
-        self.retriever = retriever
-        self.dev = sample_collection(dev, n_queries=200, n_passages=1000, seed=seed)
+        self.retriever, self.dev = retriever, dev
+        self.values: dict[int, dict[str, float]] = {}
 
-    def __call__(self, *_: Any, **__: Any) -> dict[str, float]:
-        return {_METRIC: measure_in_memory(self.retriever, self.dev, [MEASURE]).means[MEASURE]}
+    def __call__(
+        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
+    ) -> dict[str, float]:
+        self.values[steps] = rank_dev_queries(self.retriever, self.dev)
+        return {_METRIC: fmean(self.values[steps].values())}
+
+
+def rank_dev_queries(retriever: Retriever, dev: Collection) -> dict[str, float]:
+    """The nDCG@10 of each query."""
+    return measure_in_memory(retriever, dev, [MEASURE]).per_query[MEASURE]
+
+
+class StartIsCandidate(TrainerCallback):
+    """The best weights are the start's until a checkpoint ranks dev queries better."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        args.eval_on_start = state.global_step == 0  # not where a run is resumed
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 0:
+            state.best_metric = kwargs["metrics"][_METRIC]
 
 
 class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
@@ -210,18 +251,36 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             args=arguments,
             train_dataset=data.examples,
             loss=make_loss(recipe, encoder.model),
-            evaluator=DevRanking(encoder, dev, seed=arguments.seed) if dev else None,
+            evaluator=DevRanking(encoder, dev) if dev else None,
         )
-        self.epoch_dependent = [data.negatives] if data.negatives else []
+        if dev is not None:
+            self.add_callback(StartIsCandidate())
+        self.epoch_dependent = [data.drawn] if data.drawn else []
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train; then compare the result with its start on dev queries, for record and card."""
+        """Train; then compare the best weights with the start on dev queries, for the card.
+
+        If no checkpoint ranks them better, the start's weights are taken.
+        """
         output = super().train(*args, **kwargs)
-        if self.dev is not None and self.is_world_process_zero():
-            start = open_trainable(self.start, **asdict(self.encoder.contract))
-            verdict = compare_with_start(start, self.encoder, self.dev)
-            note = "; these queries chose the step, too, so a gain is overstated"
-            self.record["verdict"] = str(replace(verdict, queries=verdict.queries + note))
+        if self.dev is None:
+            return output
+        start = open_trainable(self.start, **asdict(self.encoder.contract))
+        asked = f"{len(self.dev.queries)} dev queries and {len(self.dev.passages):,} passages"
+        if self.state.best_model_checkpoint is None:
+            self.encoder.model.load_state_dict(start.model.state_dict())
+            self.record[KEEPS_START] = True
+            self.record["verdict"] = (
+                f"no checkpoint is better than the start ({MEASURE} {self.state.best_metric:.3f} "
+                f"on {asked}), so its weights are kept"
+            )
+        elif self.is_world_process_zero():
+            values = cast(DevRanking, self.evaluator).values  # without those before a resume
+            before = values.get(0) or rank_dev_queries(start, self.dev)
+            best = cast(int, self.state.best_global_step)
+            after = values.get(best) or rank_dev_queries(self.encoder, self.dev)
+            asked += "; these queries chose the step, too, so a gain is overstated"
+            self.record["verdict"] = str(Verdict(compare(after, before), MEASURE, asked))
         return output
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:

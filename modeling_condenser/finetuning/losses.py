@@ -112,9 +112,9 @@ class MaskedContrast(nn.Module):
         self._masked = torch.empty(0)  # of the batch
 
     def forward(self, features: Sequence[Column], labels: Any) -> torch.Tensor:
-        """The loss of a batch: columns of queries, positives and negatives."""
+        """The loss of a batch: columns of queries, positives and negatives; labels as below."""
         features = list(features)
-        self._masked = find_false_negatives(features, is_gathered=self.is_gathered)
+        self._masked = find_false_negatives(features, labels, is_gathered=self.is_gathered)
         return self.loss(features, labels)
 
     def score(self, queries: torch.Tensor, passages: torch.Tensor) -> torch.Tensor:
@@ -127,24 +127,38 @@ class MaskedContrast(nn.Module):
         return self.similarity(queries, passages).masked_fill(masked, float("-inf"))
 
 
-def find_false_negatives(features: Sequence[Column], *, is_gathered: bool) -> torch.Tensor:
+def find_false_negatives(
+    features: Sequence[Column], labels: torch.Tensor | None = None, *, is_gathered: bool
+) -> torch.Tensor:
     """Find the passages of a batch that are not negatives of a query.
 
     These are the other copies of its positive, the positives of equal queries and their copies, and
-    the query itself. Texts are equal if the model reads the same tokens, prompts included.
+    the query itself. Texts are equal if the model reads the same tokens, prompts included. With
+    labels, they are also its positives that are not drawn.
+
+    Args:
+        features: the columns of queries, positives and negatives.
+        labels: (B, 1 + N + P) of `DrawnPassages`: the rows of a query's positive and N negatives in
+            the batch, and of all its positives.
+        is_gathered: whether the passages of all processes are contrasted.
 
     Returns:
         (B, C) bool, for B queries of this process, and C passages (of all processes if gathered) in
         the order of sentence-transformers: all positives, then each column of negatives.
     """
     columns, first = [_hash_texts(column) for column in features], 0
-    n_queries = len(columns[0])
+    n_queries, n_passages = len(columns[0]), len(columns) - 1
+    numbers = None if labels is None else labels[:, :n_passages]
     if is_gathered:
         columns, first = [all_gather(column) for column in columns], get_rank() * n_queries
+        numbers = None if numbers is None else all_gather(numbers)
     all_queries, positives, passages = columns[0], columns[1], torch.cat(columns[1:])
     queries = all_queries[first : first + n_queries, None]  # (B, 1)
     is_positive = (positives[:, None] == passages).float()  # (Q, C)
     masked = ((queries == all_queries).float() @ is_positive > 0) | (queries == passages)
+    if labels is not None and numbers is not None:
+        all_rows = numbers.T.flatten()  # (C,)
+        masked |= torch.stack([torch.isin(all_rows, own) for own in labels[:, n_passages:]])
     rows = torch.arange(n_queries, device=masked.device)
     masked[rows, first + rows] = False  # the positive itself
     return masked

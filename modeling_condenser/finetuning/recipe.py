@@ -29,11 +29,11 @@ class FinetuningRecipe:
             batch), "mse_cosine" (graded pairs: squared error of the cosine), "triplet" (the
             positive nearer than the negative by a margin; the thesis, eq. 3.1), "margin_mse" or
             "kl" (distillation of a cross-encoder's scores).
-        collection: its judgements are the training pairs: a folder in the layout of BEIR, MS MARCO
-            or DPR, or a Hub data set.
+        collection: its judged queries are the training data, each with one of its positives, drawn
+            anew in each epoch: a folder in the layout of BEIR, MS MARCO or DPR, or a Hub data set.
         split: of the collection or of a Hub data set; "train" by default.
-        negatives: file of hard negatives for the collection's pairs: JSON lines as `condenser mine`
-            writes them, or lines of query id, tab, passage ids separated by commas.
+        negatives: file of hard negatives of the collection's queries: JSON lines as
+            `condenser mine` writes them, or lines of query id, tab and passage ids between commas.
         data: other training data: a file or pattern of .jsonl, .json, .csv, .tsv (without quoting)
             or .parquet, a list of them, or a Hub data set (owner/name or owner/name@revision).
             Columns are query, positive and negative (or a list negatives, or negative_1,
@@ -43,7 +43,8 @@ class FinetuningRecipe:
         columns: our names -> the data's names, such as {query: question}; or, for a file without
             a header, the list of all its columns in their order.
         first_rows: read at most this many rows of each file, or of a Hub data set.
-        train_size: number of training examples to use, all by default.
+        train_size: number of training examples to use, all by default: judged queries of a
+            collection (labels), or rows of `data`.
         subset_seed: selects them; the subsets of one seed are nested.
         n_negatives: how many of a row's negatives to train with, drawn anew each epoch; 1 for
             triplets, else by default as many as every row has.
@@ -108,7 +109,7 @@ class FinetuningRecipe:
         check_least(self, subset_seed=0, temperature=1e-6, base_learning_rate=0)
         if (self.collection is None) == (self.data is None):
             raise ValueError(
-                "The recipe needs either a collection, whose judgements are the pairs, or data, "
+                "The recipe needs either a collection, with judged queries, or data, "
                 f"which holds the texts; collection is {self.collection}, data is {self.data}."
             )
         if self.data is None and self.objective == "mse_cosine":

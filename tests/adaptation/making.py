@@ -12,12 +12,12 @@ def unit(vectors):
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
-def judged(vectors, pairs, dense=None, excluded=()):
+def judged(vectors, positives, dense=None, excluded=None):
     """Judged queries that BM25 finds nothing for."""
-    itself = np.array(excluded, dtype=np.int64).reshape(-1, 2)
+    excluded = excluded or [[]] * len(vectors)
     dense = np.zeros((len(vectors), 2), dtype=np.int64) if dense is None else np.array(dense)
     scores = np.zeros(dense.shape, dtype=np.float32)
-    return JudgedQueries(vectors, np.array(pairs), itself, dense, np.zeros_like(dense), scores)
+    return JudgedQueries(vectors, positives, excluded, dense, np.zeros_like(dense), scores)
 
 
 def store(passages, folder):

@@ -23,8 +23,8 @@ def test_near_copies_and_questions_of_a_passage_are_grouped():
     groups = group_questions(texts)
     assert groups[0] == groups[1] == groups[2]
     assert len(set(groups)) == 4
-    pairs = np.array([(0, 5), (1, 6), (2, 7), (3, 7), (4, 9), (5, 8), (5, 9)])
-    together = group_by_passage(groups, pairs)
+    queries = judged(np.ones((6, 2)), [[5], [6], [7], [7], [9], [8, 9]])
+    together = group_by_passage(groups, queries)
     assert together[0] == together[3] and together[4] == together[5]  # 0 and 2 are copies
     assert len(set(together)) == 2
 
@@ -38,22 +38,24 @@ def test_a_group_is_in_one_fold_and_folds_are_of_equal_size():
 
 
 def test_named_questions_are_those_whose_passage_another_fold_has():
-    pairs = np.array([(0, 7), (1, 7), (2, 8), (3, 8), (4, 9), (4, 7)])
-    assert find_named(np.array([0, 1, 2, 2, 3]), pairs).tolist() == [1, 1, 0, 0, 1]
+    queries = judged(np.ones((5, 2)), [[7], [7], [8], [8], [9, 7]])
+    assert find_named(np.array([0, 1, 2, 2, 3]), queries).tolist() == [1, 1, 0, 0, 1]
 
 
 def test_a_question_is_ranked_by_a_map_of_other_folds(tmp_path):
     random = np.random.default_rng(0)
     passages = unit(random.normal(size=(120, 8)))
     turn = np.linalg.qr(random.normal(size=(8, 8)))[0].astype(np.float32)
-    names = [f"q{i}" for i in range(60)]
-    qrels = {name: {f"p{i}": 1} for i, name in enumerate(names)}
+    rows = [{"_id": f"p{i}", "title": "", "text": f"text {i}"} for i in range(120)]
+    asked = [{"_id": f"q{i}", "text": f"question {i}"} for i in range(60)]
+    pairs = [(f"q{i}", f"p{i}", 1) for i in range(60)]
+    folder = write_collection(tmp_path / "c", rows, asked, train=pairs)
+    collection = load_collection(folder, split="train")
     embeddings, folds = store(passages, tmp_path), make_folds(np.arange(60))
 
     def measure(vectors):
-        judge = Judge(names, vectors, qrels, {}, embeddings)
-        queries = judged(vectors, [(i, i) for i in range(60)])
-        [after] = cross_validate(judge, queries, folds, [0.01], use="alone")
+        judge = Judge(collection, vectors, {}, embeddings)
+        [after] = cross_validate(judge, judge.queries(), folds, [0.01], use="alone")
         return [fmean(figures["alone"].values()) for figures in (judge.measure(None), after)]
 
     before, after = measure(passages[:60] @ turn)
@@ -70,11 +72,9 @@ def test_a_passage_that_is_the_query_is_not_learned_from(tmp_path):
     collection = load_collection(folder, split="train")
     vectors = unit(np.random.default_rng(0).normal(size=(9, 4)))
     bm25 = {"p0": {"p0": 9.0, "p3": 2.0, "p5": 1.0}, "p1": {"p1": 3.0}}
-    names = ["p0", "p1", "q"]
-    judge = Judge(names, vectors[6:], collection.qrels, bm25, store(vectors[:6], tmp_path))
-    queries = judge.queries(collection)
-    assert queries.excluded.tolist() == [[0, 0]]
-    assert queries.positives.tolist() == [[0, 3], [1, 1], [2, 4]]
+    queries = Judge(collection, vectors[6:], bm25, store(vectors[:6], tmp_path)).queries()
+    assert queries.excluded == [[0], [], []]
+    assert queries.positives == [[3], [1], [4]]
     assert queries.bm25[0, :2].tolist() == [3, 5] and queries.bm25_scores[0, 0] == pytest.approx(2)
     assert 0 not in queries.dense[0, :5] and queries.dense[1, :6].tolist().count(0) == 1
-    assert queries.select(np.array([0])).excluded.tolist() == [[0, 0]]
+    assert queries.select([2, 0]).excluded == [[], [0]]

@@ -22,9 +22,8 @@ def naive_loss(change, queries, passages, bm25):
         moved = q + change @ q
         scores = [20 * (p @ moved) / np.linalg.norm(moved) for p in passages] + 2 * bm25[i]
         weights = np.exp(scores)
-        weights[[row for query, row in queries.excluded if query == i]] = 0
-        relevant = [row for query, row in queries.positives if query == i]
-        losses.append(-np.log(weights[relevant].sum() / weights.sum()))
+        weights[queries.excluded[i]] = 0
+        losses.append(-np.log(weights[queries.positives[i]].sum() / weights.sum()))
     return losses
 
 
@@ -32,8 +31,7 @@ def naive_loss(change, queries, passages, bm25):
 def test_the_loss_is_that_of_the_equation(with_bm25):
     random = np.random.default_rng(0)
     passages, change = unit(random.normal(size=(9, 4))), 0.3 * random.normal(size=(4, 4))
-    pairs = [(0, 2), (0, 5), (1, 8), (2, 0)]
-    queries = judged(unit(random.normal(size=(3, 4))), pairs, excluded=[(1, 5), (2, 7)])
+    queries = judged(unit(random.normal(size=(3, 4))), [[2, 5], [8], [0]], excluded=[[], [5], [7]])
     bm25 = np.zeros((3, 9))
     for place, (row, score) in enumerate([(5, 2.0), (1, 1.5)]):
         queries.bm25[1, place], queries.bm25_scores[1, place] = row, score
@@ -58,7 +56,7 @@ def rotated():
 
 def test_a_map_learned_from_some_queries_holds_for_others(rotated, tmp_path):
     passages, vectors = rotated
-    queries = judged(vectors[:100], [(i, i) for i in range(100)])
+    queries = judged(vectors[:100], [[i] for i in range(100)])
     candidates = choose_candidates(queries, store(passages, tmp_path))
     change = learn_map(queries, candidates, ridge=0.01, with_bm25=True)
     assert ((vectors[100:] @ passages.T).argmax(axis=1) == np.arange(100, 300)).mean() < 0.1
@@ -73,7 +71,7 @@ def test_a_map_learned_from_some_queries_holds_for_others(rotated, tmp_path):
 def test_a_map_of_both_sides_has_the_least_loss_of_moved_passages(tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     passages, vectors = unit(random.normal(size=(40, 4))), unit(random.normal(size=(20, 4)))
-    queries = judged(vectors, [(i, i) for i in range(20)])
+    queries = judged(vectors, [[i] for i in range(20)])
     candidates = choose_candidates(queries, store(passages, tmp_path))
     monkeypatch.setattr(query_map, "_STEPS", 100)
     monkeypatch.setattr(query_map, "_QUERIES_AT_ONCE", 7)
@@ -92,7 +90,7 @@ def test_a_map_of_both_sides_has_the_least_loss_of_moved_passages(tmp_path, monk
 
 def test_passages_are_sampled_with_the_hard_and_relevant_ones(rotated, tmp_path):
     passages, vectors = rotated
-    queries = judged(vectors[:3], [(0, 0), (1, 100), (2, 200)], dense=[[7, 8], [9, 7], [7, 10]])
+    queries = judged(vectors[:3], [[0], [100], [200]], dense=[[7, 8], [9, 7], [7, 10]])
     chosen = choose_candidates(queries, store(passages, tmp_path), most=20)
     assert len(chosen.rows) == 20 and {0, 100, 200, 7, 8, 9, 10} <= {*chosen.rows.tolist()}
     np.testing.assert_array_equal(chosen.vectors, passages[chosen.rows])

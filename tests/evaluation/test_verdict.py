@@ -2,19 +2,14 @@
 
 import json
 
-import pytest
-
-from modeling_condenser.collection.load import load_collection
-from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.verdict import compare_with_start
+from modeling_condenser.evaluation.measures import compare
+from modeling_condenser.evaluation.verdict import Verdict, read_verdict
 
 
-def test_a_model_is_judged_on_dev_queries_against_its_start(bert_folder, collection, retriever):
-    dev = load_collection(collection, split="test")
-    start, result = Retriever(bert_folder, pooling="mean"), Retriever(retriever)
-    actual = compare_with_start(start, result, dev)
-    back = compare_with_start(result, start, dev)
-    assert actual.comparison.difference == pytest.approx(-back.comparison.difference)
-    assert json.dumps(actual.to_dict())
-    same = compare_with_start(start, start, dev)
-    assert (same.outcome, same.comparison.difference) == ("no difference", 0.0)
+def test_a_verdict_is_by_significance_and_is_read_as_it_was_written():
+    before = {str(i): 0.5 for i in range(20)}
+    for gain, expected in ((0.1, "better"), (0.0, "no difference"), (-0.1, "worse")):
+        after = {name: value + gain for name, value in before.items()}
+        verdict = Verdict(compare(after, before), "nDCG@10", "20 dev queries")
+        assert verdict.outcome == expected
+        assert read_verdict(json.loads(json.dumps(verdict.to_dict()))) == verdict

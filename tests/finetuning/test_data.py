@@ -12,7 +12,7 @@ from datasets import Dataset
 from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.finetuning import data as data_module
 from modeling_condenser.finetuning.data import (
-    DrawnNegatives,
+    DrawnPassages,
     TrainingData,
     load_training_data,
     make_example,
@@ -92,24 +92,24 @@ def make(row: dict[str, Any], **settings: Any) -> Any:
 
 
 NUMBERED = {"negative_1": "a", "negative_2": "b", "negative_3": None, "negative_5": "unread"}
-SCORED = {"passages": ["p: c", "p: a", "p: b"], "scores": [3.0, 1.0, 2.5]}
+SCORED = {"negatives": ["p: a", "p: b"], "scores": [3.0, 1.0, 2.5]}
 KL = {"objective": "kl"}
 
 
 @pytest.mark.parametrize(
     ("settings", "fields", "expected"),
     [
-        ({}, {}, {"passages": ["p: c"]}),
-        ({}, {"negative": "a", "scores": [1]}, {"passages": ["p: c", "p: a"]}),
-        ({"n_negatives": 0}, {"negative": "a"}, {"passages": ["p: c"]}),
+        ({}, {}, {"negatives": []}),
+        ({}, {"negative": "a", "scores": [1]}, {"negatives": ["p: a"]}),
+        ({"n_negatives": 0}, {"negative": "a"}, {"negatives": []}),
         (KL, {"negatives": ["c", "a", " ", "b"], "scores": [3, 9, 1, 9, 2.5]}, SCORED),
-        ({}, {"negatives": "one"}, {"passages": ["p: c", "p: one"]}),
+        ({}, {"negatives": "one"}, {"negatives": ["p: one"]}),
         (KL, {**NUMBERED, "scores": [3, 1, 2.5]}, SCORED),
     ],
 )
 def test_a_row_becomes_an_example(settings, fields, expected):
     example = make({"query": "who?", "positive": "c", "other": 1, **fields}, **settings)
-    assert example == {"query": "q: who?", "scores": None, **expected}
+    assert example == {"query": "q: who?", "positives": ["p: c"], "scores": None, **expected}
 
 
 def test_graded_scores_become_0_to_1():
@@ -132,12 +132,12 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles(write
         "negative_ctxs": [{"title": "Sun", "text": "It shines."}],
         "hard_negative_ctxs": [cat, {"title": "", "text": "Trees have bark."}, dog],
     }
-    positive = "p: Dog | Dogs bark."
     entries = [entry, {**entry, "hard_negative_ctxs": []}]
     first, second = (make(read_dpr(each, CONTRACT.title_separator)) for each in entries)
     assert first["query"] == "q: who barks"
-    assert first["passages"] == [positive, "p: Cat | Cats do not.", "p: Trees have bark."]
-    assert second["passages"] == [positive, "p: Sun | It shines."]
+    assert first["positives"] == second["positives"] == ["p: Dog | Dogs bark."]
+    assert first["negatives"] == ["p: Cat | Cats do not.", "p: Trees have bark."]
+    assert second["negatives"] == ["p: Sun | It shines."]
     # The file is an array, whose first 1,000 entries, here without negatives, do not decide types.
     alone = {**entry, "negative_ctxs": [], "hard_negative_ctxs": []}
     rows = read(write_text(json.dumps([alone] * 1000 + [entry]), "dpr.json"))
@@ -174,16 +174,19 @@ def marco(tmp_path_factory):
     return folder
 
 
-def numbers(data: TrainingData) -> list[str]:
-    """The numbers in the query, the positive and the negatives of each example."""
-    return [" ".join(text.split()[-1] for text in row.values()) for row in data.examples]
-
-
-def test_each_judged_pair_of_a_collection_is_an_example_identified_by_its_content(marco, tmp_path):
+def test_each_judged_query_is_an_example_whose_positive_is_drawn_in_each_epoch(marco, tmp_path):
     data = load(collection=str(marco))
-    assert len(data.examples) == data.facts["n_examples"] == 11
-    assert data.examples[2] == {"query": "q: query 2", "positive": "p: Title 2 | text 2"}
-    assert data.examples[4] == {"query": "q: query 3", "positive": "p: text 13"}
+    assert len(data.examples) == data.facts["n_examples"] == 10
+    label = {"label": [2, 2, 2]}  # the rows of the drawn positive and of all
+    assert data.examples[2] == {"query": "q: query 2", "positive": "p: Title 2 | text 2", **label}
+    drawn = set()
+    for epoch in range(8):
+        data.drawn.set_epoch(epoch)
+        [row], number = data.examples[3:4]["label"], data.examples[3]["positive"].split()[-1]
+        assert row[1:] == [3, 13] and number == str(row[0])
+        drawn.add(number)
+    assert drawn == {"3", "13"}
+    assert len(load(collection=str(marco), train_size=4).examples) == 4
     copy = shutil.copytree(marco, tmp_path / "copy")
     assert load(collection=str(copy)).facts == data.facts
     (copy / "qrels.train.tsv").write_text("1\t0\t2\t1\n")
@@ -196,7 +199,7 @@ def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(marco, wr
     lines = "3\t13,3,20,21\n4\t28,22,23\n5\t5\n10\t1\n99\t1\n\n"
     file = write_text(lines, "train.negatives.tsv")
     data = load(collection=str(marco), negatives=str(file))
-    assert numbers(data) == ["3 3 20 21", "3 13 20 21", "4 4 22 23"]
+    assert [row["label"][1:3] for row in data.examples] == [[20, 21], [22, 23]]
     assert data.examples[0]["negative_1"] == "p: Title 20 | text 20"
     assert data.facts["n_negatives"] == 2
     assert data.facts["left_out"] == {
@@ -214,11 +217,14 @@ def test_positives_and_scores_of_a_mined_line_replace_the_judgements(marco, writ
     lines = [{**line, **scores}, {**alone, "negative_ids": [], "negative_teacher_scores": []}]
     file = write_jsonl(lines, "mined.jsonl.gz")
     data = load(collection=str(marco), negatives=str(file), objective="kl", n_negatives=2)
-    rows = [data.examples[i] for i in range(2)]
+    rows = []
+    for epoch in range(8):
+        data.drawn.set_epoch(epoch)
+        rows += list(data.examples)
     assert list(rows[0]) == ["query", "positive", "negative_1", "negative_2", "label"]
-    assert [row["positive"].split()[-1] for row in rows] == ["4", "6"]
     # 28 has the text of 4, so that it is no negative of either positive.
-    assert [row["label"] for row in rows] == [[9.0, -1.0, -1.0], [8.5, -1.0, -1.0]]
+    drawn = {(row["positive"].split()[-1], *row["label"]) for row in rows}
+    assert drawn == {("4", 9.0, -1.0, -1.0), ("6", 8.5, -1.0, -1.0)}
     assert data.facts["left_out"] == {"rows without a negative": 1}
     for lines, message in (
         (
@@ -282,10 +288,8 @@ def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl):
     part = load(**settings, train_size=9).examples[:]
     places = [first["query"].index(query) for query in part["query"]]
     assert part["negative_3"] == [first["negative_3"][place] for place in places]
-    data.negatives.set_epoch(1)
-    assert (
-        data.negatives._epoch.is_shared()
-    )  # with persistent workers, which started before the epoch
+    data.drawn.set_epoch(1)
+    assert data.drawn._epoch.is_shared()  # with persistent workers, which started before the epoch
     for other in (data, load(seed=1, **settings)):
         pairs = zip(first["negative_1"], other.examples[:]["negative_1"], strict=True)
         assert sum(a != b for a, b in pairs) > 70
@@ -293,8 +297,8 @@ def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl):
 
 def test_scores_follow_the_drawn_negatives():
     scores = [[7.0, *map(float, range(20))]]
-    row = {"query": ["q"], "passages": [["p", *POOL]], "row_number": [7]}
-    drawn = DrawnNegatives(3, seed=0, contract=CONTRACT)({**row, "scores": scores})
+    row = {"query": ["q"], "positives": [["p"]], "negatives": [POOL], "row_number": [7]}
+    drawn = DrawnPassages(3, seed=0, contract=CONTRACT)({**row, "scores": scores})
     assert list(drawn) == ["query", "positive", "negative_1", "negative_2", "negative_3", "label"]
     chosen = [float(drawn[f"negative_{i}"][0][1:]) for i in (1, 2, 3)]
     assert drawn["label"] == [[7.0, *chosen]]

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from transformers import AutoModel
 
+from modeling_condenser.collection.collection import sample_collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.evaluation.verdict import compare_with_start
+from modeling_condenser.evaluation.measures import compare
 from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.files.run_folder import read_run
 from modeling_condenser.finetuning.finetune import (
@@ -24,13 +26,14 @@ from modeling_condenser.finetuning.finetune import (
     finetune,
     load_dev_queries,
     open_trainable,
+    rank_dev_queries,
 )
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_provenance
 from tests.encoding.making import save_modules
 from tests.pretraining.short_runs import column, interrupted_at
 from tests.pretraining.test_distributed import TORCHRUN, launch
-from tests.publishing.making import make_run, plain_vectors
+from tests.publishing.making import make_run, plain_vectors, write_collection
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +269,7 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
     settings |= {"learning_rate": 3e-3, "max_steps": 6, "save_steps": 2, "logging_steps": 1}
     whole = train("whole", **settings)
     figures = dev_entries(whole.parent)
-    assert sorted(figures) == [2, 4, 6]
+    assert sorted(figures) == [0, 2, 4, 6]
     best_step = max(figures, key=figures.__getitem__)
     best = whole.parent / f"checkpoint-{best_step}" / "model.safetensors"
     assert load_file(best).keys() == load_file(whole / "model.safetensors").keys()
@@ -276,17 +279,45 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
     resumed = train("stopped", **settings)
     assert dev_entries(resumed.parent) == figures
     assert best.read_bytes() == (resumed / "model.safetensors").read_bytes()
-    # The verdict is that of searches by both models; the card and the provenance have it.
+    # The verdict is that of rankings by both models; the card and the provenance have it.
     dev = load_dev_queries(settings)
     assert dev is not None
     assert not dev.queries.keys() & load_collection(with_dev, split="train").queries.keys()
-    start = Retriever(encoder, similarity="dot")
-    expected = str(compare_with_start(start, Retriever(whole), dev))
-    verdict = read_provenance(whole)[-1].run["verdict"]
-    assert read_run(whole.parent)["verdict"] == verdict  # before a push
-    assert verdict.partition(";")[0] == expected.partition(";")[0]
+    small = sample_collection(dev, n_queries=200, n_passages=1000, seed=42)
+    start = rank_dev_queries(Retriever(encoder, similarity="dot"), small)
+    difference = compare(rank_dev_queries(Retriever(whole), small), start).difference
+    assert figures[0] == pytest.approx(fmean(start.values()))
+    for model in (whole, resumed):
+        verdict = read_provenance(model)[-1].run["verdict"]
+        assert read_run(model.parent)["verdict"] == verdict  # before a push
+        assert f"{difference:+.3f}" in verdict
     outcome = verdict.partition(":")[0]
     assert f"Verdict against its start: {outcome}" in (whole / "README.md").read_text()
+
+
+def test_the_start_is_kept_where_no_checkpoint_ranks_dev_queries_better(train, retriever, with_dev):
+    settings = {"encoder": str(retriever), "collection": str(with_dev), "pooling": "cls"}
+    model = train(**settings, learning_rate=1.0, max_steps=6)
+    figures = dev_entries(model.parent)
+    assert sorted(figures) == [0, 6] and figures[6] <= figures[0]
+    expected, actual = (load_file(folder / "model.safetensors") for folder in (retriever, model))
+    assert all(actual[name].equal(weight) for name, weight in expected.items())
+    assert "no checkpoint is better than the start" in (model / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("max_steps", "expected"), [(12, 1), (40, 3), (10_000, 5)])
+def test_rankings_read_no_more_texts_than_the_training(
+    train, with_dev, monkeypatch, max_steps, expected
+):
+    """40 dev queries and 60 passages, and steps of 4 queries and 4 passages."""
+    started = []
+    monkeypatch.setattr(RetrieverTrainer, "train", lambda self, *_: started.append(self))
+    monkeypatch.setattr(RetrieverTrainer, "write_model", lambda self: None)
+    train(collection=str(with_dev), max_steps=max_steps)
+    [trainer] = started
+    share = trainer.args.eval_steps
+    assert share == trainer.args.save_steps
+    assert (round(1 / share) if share < 1 else 1) == expected
 
 
 @pytest.mark.slow
@@ -349,12 +380,13 @@ def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, chan
 
 
 @pytest.mark.slow
-def test_two_devices_take_the_step_of_one_with_the_whole_batch(
-    encoder, train, write_jsonl, texts, tmp_path
-):
-    # Positives repeat, so that copies of a query's positive are on the other device, too.
-    rows = [{"query": texts[i][:30], "positive": texts[i % 6 + 30]} for i in range(24)]
-    settings = {"encoder": str(encoder), "data": str(write_jsonl(rows))}
+def test_two_devices_take_the_step_of_one_with_the_whole_batch(encoder, train, texts, tmp_path):
+    # Queries share two positives, so that a query's positives are on the other device, too.
+    passages = [{"_id": f"p{i}", "title": "", "text": texts[i + 30]} for i in range(12)]
+    queries = [{"_id": f"q{i}", "text": texts[i][:30]} for i in range(24)]
+    pairs = [(f"q{i}", f"p{i % 6 + more}", 1) for i in range(24) for more in (0, 6)]
+    folder = write_collection(tmp_path / "c", passages, queries, train=pairs)
+    settings = {"encoder": str(encoder), "collection": str(folder)}
     settings |= {"optim": "sgd", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
     settings |= {"max_grad_norm": 0.0, "max_steps": 3, "dataloader_drop_last": True}
     one = train("one", **settings, pooling="cls", per_device_train_batch_size=8)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modeling_condenser.finetuning.losses import euclidean_distance, make_loss
+from modeling_condenser.finetuning.losses import euclidean_distance, find_false_negatives, make_loss
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
 B, H = 5, 6  # queries of a batch, numbers of a vector
@@ -106,7 +106,8 @@ def test_a_loss_and_its_gradient_are_the_equations(
         pytest.skip("for the similarity cosine only")
     vectors, labels, lookup, model, batch = make_batch(objective, columns)
     recipe = FinetuningRecipe("e", objective, data="d", matryoshka_dims=dims, **settings)
-    loss = make_loss(recipe, model)(batch, labels)
+    given = None if objective == "contrastive" else labels
+    loss = make_loss(recipe, model)(batch, given)
     loss.backward()
     vectors.requires_grad_()
     expected = sum(equation(vectors[..., :dim], labels, *arguments) for dim in [H, *(dims or [])])
@@ -121,6 +122,19 @@ def test_equal_vectors_have_a_gradient_of_zero_and_not_nan():
     a = torch.ones(2, 3, requires_grad=True)
     euclidean_distance(a, torch.ones(2, 3)).sum().backward()
     assert a.grad is not None and a.grad.eq(0).all()
+
+
+def test_positives_of_a_query_that_are_drawn_for_others_are_masked():
+    """The labels are rows of passages: of the positive and a negative, then of all positives."""
+    ids = [[11, 12, 13], [21, 22, 23], [24, 25, 26]]
+    batch = []
+    for column in ids:
+        texts = torch.tensor(column)[:, None]
+        batch.append({"input_ids": texts, "attention_mask": torch.ones_like(texts)})
+    labels = torch.tensor([[1, 4, 1, 2, 6], [2, 5, 2, 2, 2], [3, 6, 9, 3, 9]])
+    actual = find_false_negatives(batch, labels, is_gathered=False).int().tolist()
+    # Passages 1, 2, 3 and 4, 5, 6.
+    assert actual == [[0, 1, 0, 0, 0, 1], [0] * 6, [0] * 6]
 
 
 MASKED: list[dict[str, Any]] = [{}, {"mini_batch_size": 2}, {"matryoshka_dims": [2]}]
