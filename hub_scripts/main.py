@@ -145,7 +145,7 @@ def mine(read: Reader) -> None:
     encoder with a stated pooling (google-bert/bert-base-uncased,pooling=mean), or a TREC run file.
     """
     from modeling_condenser.finetuning.recipe import MiningRecipe
-    from modeling_condenser.retrieval.dense import SearchSettings
+    from modeling_condenser.retrieval.systems import SearchSettings
 
     words = ("system", "collection", "output_dir")
     settings = read(MiningRecipe, SearchSettings, positional=words)
@@ -198,7 +198,7 @@ def evaluate(read: Reader) -> None:
     """
     from modeling_condenser.evaluation.evaluate import EvaluationRecipe
     from modeling_condenser.evaluation.evaluate import evaluate as stage
-    from modeling_condenser.retrieval.dense import SearchSettings
+    from modeling_condenser.retrieval.systems import SearchSettings
 
     settings = read(EvaluationRecipe, SearchSettings, positional=("systems", "collection"))
     report = stage(**settings)
@@ -214,7 +214,7 @@ def search(read: Reader) -> None:
     Without a query, queries are read from standard input, one per line. The first search encodes
     the collection and stores the embeddings where `condenser evaluate` does.
     """
-    from modeling_condenser.retrieval.dense import SearchSettings
+    from modeling_condenser.retrieval.systems import SearchSettings
 
     from .search import SearchRecipe, run
 
@@ -372,7 +372,7 @@ def _configure_logging() -> None:
 def _run(verb: str, words: list[str]) -> None:
     from tqdm.contrib.logging import logging_redirect_tqdm  # tqdm reads the environment
 
-    from .command_line import read_settings  # imports the package
+    from modeling_condenser.files.settings import read_settings
 
     os.environ.pop("CONDENSER_LAZY", None)  # processes that the verb starts would read it
     function = COMMANDS[verb]

@@ -18,7 +18,6 @@ from jinja2 import Environment
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
 from modeling_condenser.files.run_folder import describe_machine, write_json
-from modeling_condenser.publishing.markdown import code_block, escape, p_in_words
 
 from .measures import ALPHA, N_RESAMPLES, Comparison, Evaluation, correct, make_evaluation
 
@@ -173,9 +172,8 @@ def write_report(
             table = table.join(pd.DataFrame(evaluation.per_query).add_prefix(f"{system} "))
         table.to_csv(folder / PER_QUERY_FILE, sep="\t", index_label="query_id")
     environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters |= {"escape": escape, "p": p_in_words}
     source = Path(__file__).with_name("report.md.jinja").read_text(encoding="utf-8")
-    facts = {"marks": MARKS, "n_resamples": N_RESAMPLES, "command_block": code_block(command)}
+    facts = {"marks": MARKS, "n_resamples": N_RESAMPLES}
     text = environment.from_string(source).render(content, **facts)
     (folder / REPORT_FILE).write_text(text, encoding="utf-8")
     return Report(folder, results, comparisons, content)

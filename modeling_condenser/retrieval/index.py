@@ -41,9 +41,17 @@ from modeling_condenser.files.run_folder import (
 )
 from modeling_condenser.files.settings import parse_settings
 
-from .dense import DenseSearcher, SearchSettings
 from .runs import FUSIONS
-from .systems import HybridSearcher, Searcher, System, SystemLike, open_searcher, parse_systems
+from .systems import (
+    DenseSearcher,
+    HybridSearcher,
+    Searcher,
+    SearchSettings,
+    System,
+    SystemLike,
+    open_searcher,
+    parse_systems,
+)
 from .words import Words, recognize_language
 
 INDEX_FILE, PASSAGES_FILE = "index.json", "passages.arrow"
@@ -244,7 +252,7 @@ class Index:
         """Open the system on the passages of a folder, and complete what it stores."""
         passages = Dataset.from_file(str(folder / PASSAGES_FILE))
         searcher: Any = open_searcher(
-            self.system, passages, folder, settings=self.settings, dev=dev, replace_all=True
+            self.system, passages, folder, settings=self.settings, dev=dev
         )
         searcher.search({"": "a"}, 1)  # opens all files, which an update removes
         bm25 = searcher

@@ -12,8 +12,8 @@ import pytest
 from transformers import TrainingArguments
 
 import modeling_condenser
-from hub_scripts.command_line import read_settings
 from hub_scripts.main import COMMANDS, main
+from modeling_condenser.files.settings import read_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,7 +82,7 @@ def test_fields_of_the_trainer_are_read():
     [
         ("a out --depth", "--depth: expected one argument"),
         ("a out --depth x", "--depth: invalid int value: 'x'"),
-        ("a out --dept 3", "no field '--dept'. Did you mean --depth?"),
+        ("a out --dept 3", "no field 'dept'. Did you mean 'depth'?"),
         ("none.yaml a out", "There is no recipe 'none.yaml'"),
         ("--systems a --out b c", "unexpected word 'c'"),
     ],
