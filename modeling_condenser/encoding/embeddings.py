@@ -210,21 +210,6 @@ def find_best(
     return best.D, best.I
 
 
-def check_vectors(vectors: np.ndarray, n_ids: int, *, first: int = 0) -> None:
-    """Raise a ValueError unless vectors, from row `first`, are finite (N, D) float32 with N ids."""
-    if vectors.ndim != 2 or vectors.dtype != np.float32 or not 0 < len(vectors) == n_ids:
-        raise ValueError(
-            f"Got {n_ids} ids for vectors of shape {vectors.shape} and type {vectors.dtype}; "
-            "expected at least one id, and (ids, dimension) float32."
-        )
-    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(bad):
-        raise ValueError(
-            f"{len(bad)} of {len(vectors)} vectors hold NaN or infinity, the first in row "
-            f"{first + bad[0]}: training may have diverged."
-        )
-
-
 def encode_collection(
     retriever: "Retriever",
     passages: Dataset,
@@ -388,13 +373,12 @@ def _encode_missing(
 def encode_shards(
     retriever: "Retriever", passages: Dataset, embeddings: Embeddings, n_workers: int, rank: int
 ) -> None:
-    """Encode the missing shards i with i % n_workers == rank; only rank 0 has a progress bar."""
+    """Encode the missing shards i with i % n_workers == rank; only rank 0 shows progress bars."""
     shards = [shard for shard in embeddings.missing_shards() if shard % n_workers == rank]
-    total = sum(len(embeddings.shards[shard]) for shard in shards)
-    with show_bars(rank == 0), bar(None, "encode", unit="passage", total=total) as progress:
-        for shard in shards:
+    with show_bars(rank == 0):
+        for shard in bar(shards, "shards", unit="shard"):
             part = passages.select(embeddings.shards[shard])
-            embeddings.write_shard(shard, retriever.encode_passages(part, progress=progress))
+            embeddings.write_shard(shard, retriever.encode_passages(part))
 
 
 def _work(model: Path, arguments: dict[str, Any], *job: Any) -> None:

@@ -15,7 +15,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cached_property
 from itertools import islice
@@ -44,7 +43,7 @@ from modeling_condenser.files.models import (
 )
 from modeling_condenser.files.run_folder import bar, checksum_file
 
-from .embeddings import check_vectors, find_best
+from .embeddings import find_best
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
@@ -126,7 +125,8 @@ class Retriever:
                     f" {self.dimension} numbers: state 1 to {self.dimension - 1}, or leave it out."
                 )
             self.dimension = truncate_dim
-        self.token_budget = token_budget or self._default_token_budget()
+        budget = CPU_TOKEN_BUDGET if self.model.device.type == "cpu" else ACCELERATOR_TOKEN_BUDGET
+        self.token_budget = token_budget or (INT8_TOKEN_BUDGET if dtype == "int8" else budget)
         self.arguments = {"dtype": dtype, "token_budget": self.token_budget, **overrides}
         self.arguments["truncate_dim"] = truncate_dim
         self._is_packed = False
@@ -136,12 +136,6 @@ class Retriever:
             self._is_packed = accept_packed(self.model)
         self._tokenizing = Lock()  # a tokenizer cannot be called from two threads
         self._has_warned = False
-
-    def _default_token_budget(self) -> int:
-        if self.dtype == "int8":
-            return INT8_TOKEN_BUDGET
-        is_cpu = self.model.device.type == "cpu"
-        return CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
 
     def __repr__(self) -> str:
         return (
@@ -172,19 +166,14 @@ class Retriever:
         length, prompt = contract.query_max_length, contract.query_prompt
         return self._encode(texts, lambda _, text: contract.query(text), length, prompt, "query")
 
-    def encode_passages(
-        self, passages: Dataset | Sequence[str], *, progress: tqdm | None = None
-    ) -> np.ndarray:
+    def encode_passages(self, passages: Dataset | Sequence[str]) -> np.ndarray:
         """Encode N passages with the passage prompt: (N, D) float32.
 
         A data set is read window by window; its columns are `text` and optionally `title`.
-        `progress` is a bar of more passages, which is used instead of a new one.
         """
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
-        return self._encode(
-            passages, contract.passage, length, prompt, "document", progress=progress
-        )
+        return self._encode(passages, contract.passage, length, prompt, "document")
 
     def search(
         self, queries: Sequence[str], passages: Sequence[str], *, depth: int = 10
@@ -218,8 +207,6 @@ class Retriever:
         max_length: int,
         prompt: str,
         task: str,
-        *,
-        progress: tqdm | None = None,
     ) -> np.ndarray:
         """Encode `write(title, text)` of each row; `task` is the route of a model that has some."""
         if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
@@ -239,10 +226,8 @@ class Retriever:
                     token_type_ids=self.contract.token_type_ids,
                 )
 
-        shown: Any = nullcontext(progress)
-        if progress is None:
-            shown = bar(None, "encode", unit="text", total=len(texts))
-        with ThreadPoolExecutor(max_workers=1) as reader, shown as progress:
+        progress = bar(None, "encode", unit="text", total=len(texts))
+        with ThreadPoolExecutor(max_workers=1) as reader, progress:
             next_tokens = reader.submit(tokenize, 0)
             for first in range(0, len(texts), WINDOW):
                 tokens = next_tokens.result()
@@ -250,7 +235,12 @@ class Retriever:
                 self._warn(tokens, max_length)
                 window = vectors[first : first + WINDOW]
                 self._encode_window(tokens, extra, window, progress)
-                check_vectors(window, len(window), first=first)
+                bad = np.flatnonzero(~np.isfinite(window).all(axis=1))
+                if len(bad):
+                    raise ValueError(
+                        f"{len(bad)} of {len(window)} vectors hold NaN or infinity, the first in "
+                        f"row {first + bad[0]}: training may have diverged."
+                    )
         return vectors
 
     def _prompt_features(self, prompt: str) -> dict[str, Any]:

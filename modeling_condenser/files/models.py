@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .hub import fetch
 from .run_folder import MODEL_FOLDER, last_checkpoint, read_json
-from .settings import parse_settings, refuse_ambiguous
+from .settings import parse_settings
 
 if TYPE_CHECKING:
     import torch
@@ -64,14 +64,8 @@ _LENGTHS = ("query_max_length", "passage_max_length")
 
 
 def resolve_encoder_name(name: str | Path) -> str:
-    """The folder of the bundled encoder for "starter"; any other name unchanged.
-
-    If there also is a file or folder `starter` here, a ValueError is raised.
-    """
-    if name != STARTER:
-        return str(name)
-    refuse_ambiguous(STARTER, "the encoder")
-    return str(STARTER_FOLDER)
+    """The folder of the bundled encoder for "starter", unless one is here; else the name."""
+    return str(STARTER_FOLDER if name == STARTER and not Path(STARTER).exists() else name)
 
 
 def find_model_folder(model: str | Path, **hub: Any) -> Path:
@@ -83,8 +77,6 @@ def find_model_folder(model: str | Path, **hub: Any) -> Path:
     name = resolve_encoder_name(model)
     if Path(name).is_dir():
         folder = find_weights(Path(name)) or Path(name)
-        if (folder / "corpus.jsonl").is_file():
-            raise ValueError(f"{name} is a collection, expected a model, which is named first.")
     else:
         folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS, **hub)
         if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):

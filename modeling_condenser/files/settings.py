@@ -8,7 +8,6 @@ import argparse
 import dataclasses
 import inspect
 import logging
-import os
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,22 +50,8 @@ def find_recipe(name_or_path: str | Path) -> Path:
     return recipes[name]
 
 
-def is_path(text: str) -> bool:
-    """Whether a file or folder has this name; a text that is too long for a name is none."""
-    return os.path.exists(text)  # noqa: PTH110, because Path.exists raises an OSError for it
-
-
-def refuse_ambiguous(name: str, what: str) -> None:
-    """Raise a ValueError if something of the package is named like a file or folder here."""
-    if is_path(name):
-        raise ValueError(
-            f"{name} is {what} that comes with this package, and also a file or folder here: "
-            f"write ./{name} for the one here, or run the command in another folder."
-        )
-
-
 def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
-    """Read the settings of a recipe (`find_recipe`); `auto` is decided by `choose_precision`.
+    """Read the settings of a recipe (`find_recipe`); `bf16: auto` is decided by the machine.
 
     Raises:
         ValueError: the file is not valid YAML, or not a mapping.
@@ -80,19 +65,9 @@ def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} holds a {type(settings).__name__}, expected `field: value` lines."
         )
-    return choose_precision(settings)
-
-
-def choose_precision(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with `bf16: auto` and `dtype: auto` decided, also in the mappings within."""
-    chosen = dict(settings)
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            chosen[name] = choose_precision(value)
-        elif value == "auto" and name in ("bf16", "dtype"):
-            is_fast = is_bfloat16_fast()
-            chosen[name] = is_fast if name == "bf16" else "bfloat16" if is_fast else "float32"
-    return chosen
+    if settings.get("bf16") == "auto":
+        settings["bf16"] = is_bfloat16_fast()
+    return settings
 
 
 @cache
@@ -376,13 +351,9 @@ def _is_recipe(word: str) -> bool:
     if word.endswith((".yaml", ".yml")):
         return True
     try:
-        recipe = find_recipe(word)
+        return not Path(word).exists() and find_recipe(word).is_file()
     except OSError:  # there is none, or the word is too long for the name of a file
         return False
-    if recipe.suffix != ".yaml":
-        return False
-    refuse_ambiguous(word, "a recipe")
-    return True
 
 
 def _read_explanations(cls: Any) -> dict[str, str]:

@@ -97,21 +97,18 @@ def read_run(path: str | Path) -> Run:
     path = Path(path)
     open_text: Any = gzip.open if path.suffix == ".gz" else open
     run: Run = {}
-    with open_text(path, "rt", encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                query_id, _, passage_id, rank, score, _ = line.split(maxsplit=5)
-                _, value = float(rank), float(score)
-                if not math.isfinite(value) or passage_id in run.setdefault(query_id, {}):
-                    raise ValueError
-            except ValueError:
-                raise ValueError(
-                    f"{path}:{number}: {line.strip()!r:.80}, expected query Q0 passage rank score"
-                    " tag, with a finite score, and each passage once for a query."
-                ) from None
-            run[query_id][passage_id] = value
+    try:
+        with open_text(path, "rt", encoding="utf-8-sig") as file:
+            for line in filter(str.strip, file):
+                query_id, _, passage_id, *numbers, _ = line.split(maxsplit=5)
+                _, score = map(float, numbers)
+                if not math.isfinite(score):
+                    raise ValueError(f"the score of {passage_id} for {query_id} is {score}")
+                run.setdefault(query_id, {})[passage_id] = score
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is no run file ({error}): expected lines of query Q0 passage rank score tag."
+        ) from error
     return run
 
 

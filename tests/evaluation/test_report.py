@@ -113,15 +113,6 @@ def test_groups_are_by_answer_type_and_by_length(report):
     assert re.search(r"\n\| number \| 20 \| 0\.2500 \| 0\.7125 ▲ ", text)
 
 
-def test_the_queries_that_changed_most_are_listed(report):
-    content, text = read(report)
-    rows = content["changed_queries"]["good"]
-    assert [row["query"] for row in rows] == [f"n{i:02d}" for i in range(10)] + ["n19"]
-    assert rows[-1]["values"] == [0.25, 0.0] and content["changed_queries"]["same"] == []
-    asked = "how many rivers \\| *lakes* does country 0 have"
-    assert f"\n| n00 | {asked} | 0.2500 | 0.7500 |\n" in text
-
-
 def test_the_report_says_how_it_was_made_and_has_the_values_of_queries(report):
     content, text = read(report)
     assert content["seed"] == 3 and {"python", "torch"} <= content["versions"].keys()
