@@ -22,7 +22,7 @@ from benchmarks.harness import (
     write_embeddings,
 )
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.retrieval.dense import DenseSearcher, search_embeddings
+from modeling_condenser.retrieval.systems import DenseSearcher, search_embeddings
 
 DEPTH = 10
 _SIZES = {"passages": 22_000, "queries": 50, "layers": 12, "hidden": 768, "vocabulary": 8000}

@@ -27,11 +27,8 @@ from benchmarks.harness import (
     write_embeddings,
 )
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.retrieval.dense import (
-    build_approximate,
-    recall_against_exact,
-    search_embeddings,
-)
+from modeling_condenser.retrieval.faiss_index import build_approximate, recall_against_exact
+from modeling_condenser.retrieval.systems import search_embeddings
 
 FLAT, EXACT = "flat index in memory", "exact, mapped shards"
 APPROXIMATE = ("IVF256,Flat nprobe=16", "IVF256,RaBitQ nprobe=16")  # factory and parameters

@@ -13,10 +13,9 @@ import shlex
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 TRAINER_HELP = """the trainer's main fields:
   --output_dir                   folder of the run
@@ -33,8 +32,6 @@ All fields of transformers' TrainingArguments are accepted too."""
 
 Reader = Callable[..., dict[str, Any]]
 """`read_settings` of a verb and its words: takes the dataclasses of a stage, returns settings."""
-
-_LINE_UP = "\x1b[A"  # with which tqdm returns from the bar below another
 
 # These verbs start without torch; opening an encoder imports and registers the model.
 _WITHOUT_MODEL = ("collect", "evaluate", "mine", "search")
@@ -149,7 +146,7 @@ def mine(read: Reader) -> None:
     encoder with a stated pooling (google-bert/bert-base-uncased,pooling=mean), or a TREC run file.
     """
     from modeling_condenser.finetuning.recipe import MiningRecipe
-    from modeling_condenser.retrieval.dense import SearchSettings
+    from modeling_condenser.retrieval.systems import SearchSettings
 
     words = ("system", "collection", "output_dir")
     settings = read(MiningRecipe, SearchSettings, positional=words)
@@ -202,7 +199,7 @@ def evaluate(read: Reader) -> None:
     """
     from modeling_condenser.evaluation.evaluate import EvaluationRecipe
     from modeling_condenser.evaluation.evaluate import evaluate as stage
-    from modeling_condenser.retrieval.dense import SearchSettings
+    from modeling_condenser.retrieval.systems import SearchSettings
 
     settings = read(EvaluationRecipe, SearchSettings, positional=("systems", "collection"))
     report = stage(**settings)
@@ -218,7 +215,7 @@ def search(read: Reader) -> None:
     Without a query, queries are read from standard input, one per line. The first search encodes
     the collection and stores the embeddings where `condenser evaluate` does.
     """
-    from modeling_condenser.retrieval.dense import SearchSettings
+    from modeling_condenser.retrieval.systems import SearchSettings
 
     from .search import SearchRecipe, run
 
@@ -318,8 +315,7 @@ def main(words: list[str] | None = None) -> int:
     verb, rest = _parse(words)
     _configure_logging()
     if words is None and not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_MININTERVAL", "10")  # seconds between the lines of a bar
-        sys.stderr = _Lines(sys.stderr)
+        os.environ.setdefault("TQDM_MININTERVAL", "10")  # seconds, in a log file
     # Blocks are built in several processes, each of which tokenizes with one thread.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if words is None and os.environ.get("RANK", "0") != "0":  # the first process speaks for all
@@ -356,13 +352,9 @@ def _parse(words: list[str] | None) -> tuple[str, list[str]]:
     )
     version = f"condenser {importlib.metadata.version('condenser')}"
     parser.add_argument("--version", action="version", version=version)
-    parser.add_argument("verb", metavar="VERB", help=argparse.SUPPRESS)
+    parser.add_argument("verb", choices=COMMANDS, metavar="VERB", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
-    if arguments.verb not in COMMANDS:
-        nearest = get_close_matches(arguments.verb, COMMANDS, n=1)
-        hint = f" Did you mean {nearest[0]}?" if nearest else f" Verbs are {', '.join(COMMANDS)}."
-        parser.error(f"There is no verb {arguments.verb!r}.{hint}")
     return arguments.verb, arguments.words
 
 
@@ -376,26 +368,13 @@ def _configure_logging() -> None:
 def _run(verb: str, words: list[str]) -> None:
     from tqdm.contrib.logging import logging_redirect_tqdm  # tqdm reads the environment
 
-    from .command_line import read_settings  # imports the package
+    from modeling_condenser.files.settings import read_settings
 
     os.environ.pop("CONDENSER_LAZY", None)  # processes that the verb starts would read it
     function = COMMANDS[verb]
     # In a terminal, a message goes above a bar, not behind it.
     with logging_redirect_tqdm() if sys.stderr.isatty() else nullcontext():
         function(partial(read_settings, verb, words, about=inspect.getdoc(function)))
-
-
-class _Lines:
-    """A log file or pipe, in which each state of a progress bar is a line."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        return self._stream.write(text.replace("\r", "\n").replace(_LINE_UP, ""))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,19 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import find_rows
 from modeling_condenser.collection.load import load_dev, load_passages, name_collection
 from modeling_condenser.files.settings import check_least, parse_settings
-from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.index import (
     Passage,
     check_text,
     load_with_sources,
     make_passage,
 )
-from modeling_condenser.retrieval.systems import Searcher, as_folder, open_searcher, parse_systems
+from modeling_condenser.retrieval.systems import (
+    Searcher,
+    SearchSettings,
+    as_folder,
+    open_searcher,
+    parse_systems,
+)
 from modeling_condenser.retrieval.words import Words, recognize_language
 
 _SHOWN = 300  # characters of a passage, but whole sentences

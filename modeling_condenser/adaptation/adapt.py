@@ -57,9 +57,8 @@ from modeling_condenser.publishing.provenance import (
     read_provenance,
 )
 from modeling_condenser.retrieval.bm25 import Bm25
-from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.runs import DEFAULT, FEWEST_QUERIES
-from modeling_condenser.retrieval.systems import HYBRID, System
+from modeling_condenser.retrieval.systems import EMBEDDINGS_FOLDER, HYBRID, System
 
 from .cross_validation import (
     Judge,

@@ -24,7 +24,6 @@ from modeling_condenser.evaluation.verdict import MEASURE
 from modeling_condenser.files.run_folder import bar, show_bars
 from modeling_condenser.finetuning.hard_negatives import judged_positives
 from modeling_condenser.retrieval.bm25 import Bm25
-from modeling_condenser.retrieval.dense import search_embeddings
 from modeling_condenser.retrieval.runs import (
     CANDIDATES,
     DEFAULT,
@@ -32,6 +31,7 @@ from modeling_condenser.retrieval.runs import (
     drop_own_passages,
     find_own,
 )
+from modeling_condenser.retrieval.systems import search_embeddings
 
 from .query_map import JudgedQueries, choose_candidates, learn_map, move, pair_up
 from .recipe import Sides, Use

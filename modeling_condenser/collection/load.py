@@ -18,7 +18,6 @@ from huggingface_hub import metadata_load
 from yaml import YAMLError
 
 from modeling_condenser.files.hub import fetch, split_revision
-from modeling_condenser.files.settings import refuse_ambiguous
 
 from .collection import (
     Collection,
@@ -135,14 +134,9 @@ def load_passages(source: str | Path) -> Dataset:
 
 
 def resolve_collection_name(name: str | Path) -> str:
-    """Return the folder of the bundled collection for "health", and any other name unchanged.
-
-    If there also is a file or folder `health` here, a ValueError is raised.
-    """
-    if name != HEALTH:
-        return str(name)
-    refuse_ambiguous(HEALTH, "the collection")
-    return str(Path(__file__).parent.parent / HEALTH)
+    """The folder of the bundled collection for "health", unless one is here; else the name."""
+    bundled = Path(__file__).parent.parent / HEALTH
+    return str(bundled if name == HEALTH and not Path(HEALTH).exists() else name)
 
 
 def name_collection(source: str | Path) -> str:

@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
@@ -142,16 +142,10 @@ class Embeddings:
         return self.folder / f"shard-{shard:05d}.npy"
 
     def _read(self, shard: int, rows: Any = slice(None)) -> np.ndarray:
-        """Read rows of a shard, (rows, D) float32; mapped into memory unless truncated."""
+        """Read rows of a shard, (rows, D) float32, mapped into memory."""
         if shard not in self._maps:
             self._maps[shard] = np.load(self._file(shard), mmap_mode="r")
-        vectors = self._maps[shard][rows]
-        if vectors.shape[1] == self.dimension:
-            return vectors
-        vectors = np.array(vectors[:, : self.dimension])
-        if self.contract.get("similarity") == "cosine":
-            faiss.normalize_L2(vectors)
-        return vectors
+        return self._maps[shard][rows]
 
     @cached_property
     def _maps(self) -> dict[int, np.ndarray]:
@@ -194,13 +188,6 @@ class Embeddings:
             vectors[here] = self._read(shard, places[here])
         return vectors
 
-    def truncated(self, dimension: int, *, retriever: str) -> Self:
-        """Keep the first numbers of each vector, at length 1 if the similarity is cosine.
-
-        `retriever` is the fingerprint of the truncated retriever.
-        """
-        return replace(self, dimension=dimension, retriever=retriever)
-
 
 def find_best(
     queries: np.ndarray, blocks: Iterable[np.ndarray], *, depth: int
@@ -223,21 +210,6 @@ def find_best(
     return best.D, best.I
 
 
-def check_vectors(vectors: np.ndarray, n_ids: int, *, first: int = 0) -> None:
-    """Raise a ValueError unless vectors, from row `first`, are finite (N, D) float32 with N ids."""
-    if vectors.ndim != 2 or vectors.dtype != np.float32 or not 0 < len(vectors) == n_ids:
-        raise ValueError(
-            f"Got {n_ids} ids for vectors of shape {vectors.shape} and type {vectors.dtype}; "
-            "expected at least one id, and (ids, dimension) float32."
-        )
-    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(bad):
-        raise ValueError(
-            f"{len(bad)} of {len(vectors)} vectors hold NaN or infinity, the first in row "
-            f"{first + bad[0]}: training may have diverged."
-        )
-
-
 def encode_collection(
     retriever: "Retriever",
     passages: Dataset,
@@ -245,7 +217,7 @@ def encode_collection(
     *,
     shard_size: int | None = None,
     devices: Sequence[str] | None = None,
-    replace_all: bool = False,
+    is_cache: bool = False,
 ) -> Embeddings:
     """Encode passages into a folder, continue an interrupted call, or open a finished folder.
 
@@ -260,7 +232,7 @@ def encode_collection(
         shard_size: passages in a shard of a new folder; by default from 256 to 8,192.
         devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs if the
             retriever is on one, and its device otherwise.
-        replace_all: replace earlier vectors even if none of them is of these passages.
+        is_cache: replace vectors of another model or of other passages, instead of an error.
 
     Raises:
         ValueError: the folder holds the vectors of another model, or of other passages alone.
@@ -268,9 +240,12 @@ def encode_collection(
     """
     if (Path(folder) / MANIFEST_FILE).is_file():
         earlier = Embeddings.open(folder, complete=False)
-        is_changed = earlier.passages != fingerprint_passages(passages)
-        if is_changed and earlier.retriever == retriever.passage_fingerprint:
-            return _update(retriever, passages, earlier, devices, replace_all)
+        if earlier.retriever == retriever.passage_fingerprint:
+            if earlier.passages != fingerprint_passages(passages):
+                return _update(retriever, passages, earlier, devices, is_cache)
+        elif is_cache:
+            logger.warning("%s is of another model, and is made again.", folder)
+            shutil.rmtree(folder)
     embeddings = claim_folder(retriever, passages, folder, shard_size=shard_size)
     _encode_missing(retriever, passages, embeddings, devices)
     return embeddings
@@ -312,13 +287,13 @@ def _update(
     passages: Dataset,
     earlier: Embeddings,
     devices: Sequence[str] | None,
-    replace_all: bool,
+    is_cache: bool,
 ) -> Embeddings:
     """Replace embeddings by those of other passages; a killed call changes nothing."""
     rows = _find_stored(earlier, hash_passages(passages))
     is_new = rows < 0
     has_vectors = len(earlier.missing_shards()) < len(earlier.shards)
-    if is_new.all() and has_vectors and not replace_all:
+    if is_new.all() and has_vectors and not is_cache:
         raise ValueError(
             f"{earlier.folder} holds the vectors of other passages, none of which is in this "
             "collection: name another folder, or remove this one."
@@ -398,13 +373,12 @@ def _encode_missing(
 def encode_shards(
     retriever: "Retriever", passages: Dataset, embeddings: Embeddings, n_workers: int, rank: int
 ) -> None:
-    """Encode the missing shards i with i % n_workers == rank; only rank 0 has a progress bar."""
+    """Encode the missing shards i with i % n_workers == rank; only rank 0 shows progress bars."""
     shards = [shard for shard in embeddings.missing_shards() if shard % n_workers == rank]
-    total = sum(len(embeddings.shards[shard]) for shard in shards)
-    with show_bars(rank == 0), bar(None, "encode", unit="passage", total=total) as progress:
-        for shard in shards:
+    with show_bars(rank == 0):
+        for shard in bar(shards, "shards", unit="shard"):
             part = passages.select(embeddings.shards[shard])
-            embeddings.write_shard(shard, retriever.encode_passages(part, progress=progress))
+            embeddings.write_shard(shard, retriever.encode_passages(part))
 
 
 def _work(model: Path, arguments: dict[str, Any], *job: Any) -> None:

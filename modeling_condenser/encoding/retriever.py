@@ -10,11 +10,12 @@ each text attends only to itself (`packing.py`). If only CLS is pooled, the last
 for CLS alone. The vectors are the same.
 """
 
-import copy
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from dataclasses import asdict
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -24,27 +25,25 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import (
-    Dropout,
-    Module,
-    Normalize,
-    Pooling,
-    Router,
-)
-from torch import nn
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser import packing, register_auto_classes
-from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
-from modeling_condenser.encoder_parts import position_offset
-from modeling_condenser.files.models import Dtype, fingerprint_model, open_model
-from modeling_condenser.files.run_folder import bar
+from modeling_condenser.files.models import (
+    INT8_FILE,
+    MODULES_CONFIG_FILE,
+    MODULES_FILE,
+    QUERY_FOLDER,
+    Dtype,
+    EncodingContract,
+    int8_file,
+    module_paths,
+    open_model,
+    warn_of_unknown,
+)
+from modeling_condenser.files.run_folder import bar, checksum_file
 
-from .embeddings import check_vectors, find_best
-from .unknown_tokens import warn_of_unknown
+from .embeddings import find_best
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
@@ -55,8 +54,12 @@ _MANY_TEXTS = 50  # of which a tenth is no accident
 _USUAL_LIMIT = 128  # tokens; who sets a lower one knows it
 
 logger = logging.getLogger(__name__)
-register_auto_classes()  # a command imports the package without registering
-
+# The files that vectors depend on, in the folder of the transformer and in those of other modules.
+_TRANSFORMER_FILES = (
+    "config.json sentence_*_config.json tokenizer*.json special_tokens_map.json added_tokens.json "
+    "vocab.* merges.txt *.model model*.safetensors pytorch_model*.bin"
+).split()
+_MODULE_FILES = "*.json *.txt *.model *.safetensors *.bin".split()
 
 Tokens = Mapping[str, Sequence[np.ndarray]]
 """`input_ids` and optionally `token_type_ids` -> (tokens,) int32 of each text."""
@@ -114,20 +117,25 @@ class Retriever:
         self.folder, self.model, self.contract = opened
         self.dtype = dtype
         self.dimension: int = self.model.get_embedding_dimension()  # type: ignore[assignment]
-        self.token_budget = token_budget or self._default_token_budget()
-        self.truncate_dim: int | None = None
-        self.arguments = {"dtype": dtype, "token_budget": self.token_budget, **overrides}
+        self.truncate_dim = truncate_dim
         if truncate_dim is not None:
-            self._truncate(truncate_dim)
-        self._is_packed = dtype == "bfloat16" and accept_packed(self.model)
+            if not 0 < truncate_dim < self.dimension:
+                raise ValueError(
+                    f"truncate_dim is {truncate_dim}, but the vectors of {self.folder} have"
+                    f" {self.dimension} numbers: state 1 to {self.dimension - 1}, or leave it out."
+                )
+            self.dimension = truncate_dim
+        budget = CPU_TOKEN_BUDGET if self.model.device.type == "cpu" else ACCELERATOR_TOKEN_BUDGET
+        self.token_budget = token_budget or (INT8_TOKEN_BUDGET if dtype == "int8" else budget)
+        self.arguments = {"dtype": dtype, "token_budget": self.token_budget, **overrides}
+        self.arguments["truncate_dim"] = truncate_dim
+        self._is_packed = False
+        if dtype == "bfloat16":
+            from .packed import accept_packed  # with the model files
+
+            self._is_packed = accept_packed(self.model)
         self._tokenizing = Lock()  # a tokenizer cannot be called from two threads
         self._has_warned = False
-
-    def _default_token_budget(self) -> int:
-        if self.dtype == "int8":
-            return INT8_TOKEN_BUDGET
-        is_cpu = self.model.device.type == "cpu"
-        return CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
 
     def __repr__(self) -> str:
         return (
@@ -145,31 +153,12 @@ class Retriever:
         """The same for its vectors of passages; that of its start if only queries were adapted."""
         return self._fingerprints[1]
 
-    @property
-    def _fingerprints(self) -> tuple[str, str]:
-        if self.truncate_dim is None:
-            return self._model_fingerprints
-        whole, passages = self._model_fingerprints
-        return f"{whole} {self.truncate_dim}", f"{passages} {self.truncate_dim}"
-
     @cached_property
-    def _model_fingerprints(self) -> tuple[str, str]:
-        return fingerprint_model(self.folder, self.contract, dtype=self.dtype)
-
-    def truncated(self, dimension: int) -> "Retriever":
-        """Return a copy that keeps the first numbers of each vector; it shares the weights."""
-        truncated = copy.copy(self)
-        truncated._truncate(dimension)
-        return truncated
-
-    def _truncate(self, dimension: int) -> None:
-        if not 0 < dimension < self.dimension:
-            raise ValueError(
-                f"truncate_dim is {dimension}, but the vectors of {self.folder} have"
-                f" {self.dimension} numbers: state 1 to {self.dimension - 1}, or leave it out."
-            )
-        self.dimension = self.truncate_dim = dimension
-        self.arguments = {**self.arguments, "truncate_dim": dimension}
+    def _fingerprints(self) -> tuple[str, str]:
+        whole, passages = fingerprint_model(self.folder, self.contract, dtype=self.dtype)
+        if self.truncate_dim is not None:
+            return f"{whole} {self.truncate_dim}", f"{passages} {self.truncate_dim}"
+        return whole, passages
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Encode N queries with the query prompt: (N, D) float32."""
@@ -177,19 +166,14 @@ class Retriever:
         length, prompt = contract.query_max_length, contract.query_prompt
         return self._encode(texts, lambda _, text: contract.query(text), length, prompt, "query")
 
-    def encode_passages(
-        self, passages: Dataset | Sequence[str], *, progress: tqdm | None = None
-    ) -> np.ndarray:
+    def encode_passages(self, passages: Dataset | Sequence[str]) -> np.ndarray:
         """Encode N passages with the passage prompt: (N, D) float32.
 
         A data set is read window by window; its columns are `text` and optionally `title`.
-        `progress` is a bar of more passages, which is used instead of a new one.
         """
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
-        return self._encode(
-            passages, contract.passage, length, prompt, "document", progress=progress
-        )
+        return self._encode(passages, contract.passage, length, prompt, "document")
 
     def search(
         self, queries: Sequence[str], passages: Sequence[str], *, depth: int = 10
@@ -223,8 +207,6 @@ class Retriever:
         max_length: int,
         prompt: str,
         task: str,
-        *,
-        progress: tqdm | None = None,
     ) -> np.ndarray:
         """Encode `write(title, text)` of each row; `task` is the route of a model that has some."""
         if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
@@ -244,10 +226,8 @@ class Retriever:
                     token_type_ids=self.contract.token_type_ids,
                 )
 
-        shown: Any = nullcontext(progress)
-        if progress is None:
-            shown = bar(None, "encode", unit="text", total=len(texts))
-        with ThreadPoolExecutor(max_workers=1) as reader, shown as progress:
+        progress = bar(None, "encode", unit="text", total=len(texts))
+        with ThreadPoolExecutor(max_workers=1) as reader, progress:
             next_tokens = reader.submit(tokenize, 0)
             for first in range(0, len(texts), WINDOW):
                 tokens = next_tokens.result()
@@ -255,7 +235,12 @@ class Retriever:
                 self._warn(tokens, max_length)
                 window = vectors[first : first + WINDOW]
                 self._encode_window(tokens, extra, window, progress)
-                check_vectors(window, len(window), first=first)
+                bad = np.flatnonzero(~np.isfinite(window).all(axis=1))
+                if len(bad):
+                    raise ValueError(
+                        f"{len(bad)} of {len(window)} vectors hold NaN or infinity, the first in "
+                        f"row {first + bad[0]}: training may have diverged."
+                    )
         return vectors
 
     def _prompt_features(self, prompt: str) -> dict[str, Any]:
@@ -397,6 +382,8 @@ def make_batches(
         tokens = {name: np.concatenate([ids[i] for i in rows]) for name, ids in texts.items()}
         if packed:
             columns = {name: (torch.from_numpy(ids), fill[name]) for name, ids in tokens.items()}
+            from modeling_condenser import packing  # with the model files
+
             yield rows, packing.lay_end_to_end(lengths[rows].tolist(), columns)
             continue
         places = np.arange(lengths[rows[0]])  # the longest text is the first
@@ -420,8 +407,11 @@ def plan_batches(
     The longest texts come first, so that a batch that does not fit into memory fails at the start.
     """
     order = np.argsort(-lengths, kind="stable")
-    room = token_budget - token_budget % packing.PACK_MULTIPLE or token_budget
-    ends = np.cumsum(lengths[order])
+    room, ends = token_budget, np.cumsum(lengths[order])
+    if packed:
+        from modeling_condenser.packing import PACK_MULTIPLE  # with the model files
+
+        room = token_budget - token_budget % PACK_MULTIPLE or token_budget
     batches, first = [], 0
     while first < len(order):
         longest = int(lengths[order[first]])
@@ -435,58 +425,36 @@ def plan_batches(
     return batches
 
 
-def accept_packed(model: SentenceTransformer) -> bool:
-    """Change a model to accept packed batches; return False and change nothing if it cannot."""
-    modules: list[Any] = list(model)
-    if not _can_pack(*modules):
-        return False
-    transformer, pooling = modules[:2]
-    encoder = transformer.model
-    encoder.set_attn_implementation(packing.PACKED)
-    offset = position_offset(encoder)
-    # The module calls the encoder's `forward` directly, which skips hooks of the encoder.
-    transformer.register_forward_pre_hook(
-        lambda _, args: (packing.offset_positions(args[0], offset), *args[1:])
-    )
-    # If it excludes the prompt, sentence-transformers pools the first token after the prompt.
-    is_cls = pooling.pooling_mode in ("cls", ("cls",), ["cls"]) and pooling.include_prompt
-    if is_cls and (layer := packing.layer_to_narrow(encoder)) is not None:
-        layer.register_forward_pre_hook(_keep_cls, with_kwargs=True)
-        transformer.register_forward_hook(_rename_cls)
-    return True
+def fingerprint_model(
+    folder: Path, contract: EncodingContract, *, dtype: Dtype = "float32"
+) -> tuple[str, str]:
+    """SHA-256 of all that a model's vectors depend on: its files, a contract and a dtype.
+
+    Returns:
+        That of all vectors, and that of passages, which leaves out a map of queries.
+    """
+    files = {file.name: file for file in map(folder.joinpath, (MODULES_FILE, MODULES_CONFIG_FILE))}
+    files = {name: file for name, file in files.items() if file.is_file()}
+    for path in module_paths(folder):
+        # The transformer's folder also holds cards and records.
+        is_transformer = path == module_paths(folder)[0]
+        for pattern in _TRANSFORMER_FILES if is_transformer else _MODULE_FILES:
+            for file in (folder / path).glob(pattern if is_transformer else f"**/{pattern}"):
+                files[file.relative_to(folder).as_posix()] = file
+    if dtype == "int8":
+        files[INT8_FILE] = int8_file(folder)
+    map_of_queries = f"{QUERY_FOLDER}/"
+    of_passages = {
+        name: each for name, each in files.items() if not name.startswith(map_of_queries)
+    }
+    if (modules_of_start := folder / QUERY_FOLDER / MODULES_FILE).is_file():
+        of_passages[MODULES_FILE] = modules_of_start
+    return _hash_files(files, contract, dtype), _hash_files(of_passages, contract, dtype)
 
 
-def _can_pack(transformer: Any, pooling: Any, *following: Any) -> bool:
-    """Return whether a supported encoder is pooled and later modules read only the vector."""
-    encoder = transformer.model
-    parts = [part for module in following for part in module.modules()]  # of a router, too
-    return (
-        encoder.config.model_type in SUPPORTED_ENCODERS  # for which tests compare vectors
-        and packing.why_not_packed(encoder) is None
-        and encoder.config._attn_implementation == "sdpa"
-        and transformer.tokenizer.padding_side == "right"  # left padding shifts positions
-        and not any(getattr(module, "is_causal", False) for module in encoder.modules())
-        and isinstance(pooling, Pooling)
-        and all(
-            isinstance(module, Normalize | Dropout | Router)
-            or getattr(module, "module_input_name", None) == "sentence_embedding"
-            for module in parts
-            if isinstance(module, Module)
-        )
-    )
-
-
-def _keep_cls(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Change a layer's call so that CLS of each text is its only query; keys are all tokens."""
-    starts = kwargs.get("cu_seq_lens_q")
-    if starts is None:
-        return args, kwargs
-    one_each = torch.arange(len(starts), dtype=starts.dtype, device=starts.device)
-    args, kwargs = packing.SelectedRows(starts[:-1].long(), one_each).narrow(args, kwargs)
-    return args, {**kwargs, "max_length_q": 1}
-
-
-def _rename_cls(_: nn.Module, args: tuple, features: dict[str, Any]) -> None:
-    """Pass the rows of a packed batch, (B, H), to the pooling as CLS embeddings."""
-    if "cu_seq_lens_q" in features:
-        features["cls_token_embeddings"] = features["token_embeddings"][0]
+def _hash_files(files: Mapping[str, Path], contract: EncodingContract, dtype: Dtype) -> str:
+    digest = hashlib.sha256(json.dumps([asdict(contract), dtype]).encode())
+    for name, file in sorted(files.items(), key=lambda item: Path(item[0])):
+        digest.update(name.encode())
+        digest.update(bytes.fromhex(checksum_file(file)))
+    return digest.hexdigest()

@@ -17,7 +17,6 @@ from modeling_condenser.collection.collection import Collection, find_rows, fing
 from modeling_condenser.collection.load import load_dev, load_reported
 from modeling_condenser.files.run_folder import hash_data, read_json, write_json
 from modeling_condenser.files.settings import check_least, parse_settings
-from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.runs import (
     Run,
     cut_run,
@@ -27,8 +26,10 @@ from modeling_condenser.retrieval.runs import (
     write_run,
 )
 from modeling_condenser.retrieval.systems import (
+    DenseSearcher,
     HybridSearcher,
     Searcher,
+    SearchSettings,
     System,
     as_folder,
     open_searcher,
@@ -221,8 +222,7 @@ def _add_cost(system: System, result: SystemResult) -> SystemResult:
 
     if system.kind != "encoder":
         return result
-    settings = system.without("truncate_dim").settings
-    return replace(result, cost=measure_cost(system.model, settings=settings))
+    return replace(result, cost=measure_cost(system.model, settings=system.settings))
 
 
 def make_command(settings: Mapping[str, Any], systems: Sequence[str], collection: str) -> str:

@@ -30,7 +30,8 @@ import numpy as np
 from scipy import stats
 
 from modeling_condenser.collection.collection import Collection, Qrels
-from modeling_condenser.retrieval.runs import Run, drop_own_passages, rank_passages
+from modeling_condenser.encoding.embeddings import find_best
+from modeling_condenser.retrieval.runs import Run, drop_own_passages, make_run, rank_passages
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")
 DEFAULT_ANSWER_MEASURES = ("Hit@20", "Hit@100")
 _DEPTH_IN_MEMORY = 101  # for R@100, if the query itself is a passage
+_SPARE = 32  # passages beyond it, for breaking ties
 
 ALPHA = 0.05  # a difference is called significant if its corrected p-value is below this
 N_RESAMPLES = 10_000
@@ -250,16 +252,13 @@ def measure_in_memory(
 
     Nothing is written. The search is by the model's similarity.
     """
-    from modeling_condenser.retrieval.dense import search_exact_arrays
-
     retriever.check_inner_product()
-    run = search_exact_arrays(
-        retriever.encode_passages(collection.passages),
-        list(collection.passages["_id"]),
-        query_embeddings=retriever.encode_queries(list(collection.queries.values())),
-        query_ids=list(collection.queries),
-        depth=_DEPTH_IN_MEMORY,
-    )
+    ids = collection.passages["_id"][:]
+    passages = retriever.encode_passages(collection.passages)
+    queries = retriever.encode_queries(list(collection.queries.values()))
+    scores, rows = find_best(queries, [passages], depth=_DEPTH_IN_MEMORY + _SPARE)
+    names = list(collection.queries)
+    run = make_run(names, scores, rows, lambda r: [ids[i] for i in r], depth=_DEPTH_IN_MEMORY)
     return evaluate_run(collection.qrels, run, measures=measures)
 
 

@@ -1,6 +1,6 @@
 """Compare systems on one task, and write a report.
 
-report.md        tables with tests, groups of queries, and the queries that changed most
+report.md        tables with tests, and groups of queries
 results.json     all figures, and what they were made from
 per_query.tsv    one line for each query: id, text, and each system's value in each measure
 Queries are grouped by length, and by the type of the answer that they ask for: the six coarse
@@ -18,13 +18,11 @@ from jinja2 import Environment
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
 from modeling_condenser.files.run_folder import describe_machine, write_json
-from modeling_condenser.publishing.markdown import code_block, escape, p_in_words
 
 from .measures import ALPHA, N_RESAMPLES, Comparison, Evaluation, correct, make_evaluation
 
 REPORT_FILE, RESULTS_FILE, PER_QUERY_FILE = "report.md", "results.json", "per_query.tsv"
 _LEAST_QUERIES = 20  # of a group, whose mean would be chance otherwise
-_MOST_CHANGED = 10  # queries that gained, and that lost
 
 MARKS = (
     f"▲ and ▼ mark a difference with p < {ALPHA} after the correction; ○ means that no difference "
@@ -136,13 +134,10 @@ def write_report(
     systems = {result.system: result.evaluation for result in results}
     main, n_items = next(iter(first.evaluation.means)), first.evaluation.n_items
     comparisons, figures = _compare(systems, seed=seed)
-    queries, changed, qrels_sha256 = {}, {}, None
+    queries, qrels_sha256 = {}, None
     if collection:
         qrels_sha256 = checksum_qrels(collection.qrels) if collection.qrels else None
         queries = {q: collection.queries[q] for q in first.evaluation.per_query[main]}
-        values = {name: evaluation.per_query[main] for name, evaluation in systems.items()}
-        before = values.pop(first.system)
-        changed = {name: _find_changed(before, after, queries) for name, after in values.items()}
     content = {
         "title": f"{name}, {split}: {n_items:,} {'queries' if collection else 'items'}",
         "n_items": n_items,
@@ -159,7 +154,6 @@ def write_report(
         },
         "results": figures,
         "groups": _compare_groups(systems, main, queries, seed=seed),
-        "changed_queries": changed,
         "qrels_sha256": qrels_sha256,
         "command": command,
         "seed": seed,
@@ -173,9 +167,8 @@ def write_report(
             table = table.join(pd.DataFrame(evaluation.per_query).add_prefix(f"{system} "))
         table.to_csv(folder / PER_QUERY_FILE, sep="\t", index_label="query_id")
     environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters |= {"escape": escape, "p": p_in_words}
     source = Path(__file__).with_name("report.md.jinja").read_text(encoding="utf-8")
-    facts = {"marks": MARKS, "n_resamples": N_RESAMPLES, "command_block": code_block(command)}
+    facts = {"marks": MARKS, "n_resamples": N_RESAMPLES}
     text = environment.from_string(source).render(content, **facts)
     (folder / REPORT_FILE).write_text(text, encoding="utf-8")
     return Report(folder, results, comparisons, content)
@@ -223,19 +216,6 @@ def _compare_groups(
             for group, ids in groups.items()
         }
     return content
-
-
-def _find_changed(
-    before: Mapping[str, float], after: Mapping[str, float], queries: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """The ten queries that gained most, the largest gain first, and the ten that lost most."""
-    order = sorted(queries, key=lambda query: before[query] - after[query])
-    gained = [query for query in order[:_MOST_CHANGED] if after[query] > before[query]]
-    lost = [query for query in order[-_MOST_CHANGED:] if after[query] < before[query]]
-    return [
-        {"query": query, "text": queries[query], "values": (before[query], after[query])}
-        for query in gained + lost
-    ]
 
 
 AnswerType = Literal["description", "number", "human", "location", "entity", "abbreviation"]

@@ -14,8 +14,7 @@ from modeling_condenser.publishing.provenance import (
     add_result,
     hub_name,
 )
-from modeling_condenser.retrieval.dense import EXACT, SearchSettings
-from modeling_condenser.retrieval.systems import System
+from modeling_condenser.retrieval.systems import EXACT, SearchSettings, System
 
 from .evaluate import INDEX_SETTINGS, EvaluationRecipe, make_command
 from .report import Report

@@ -9,27 +9,25 @@ pooling, because vectors of a wrong pooling look right.
 No code of a model's folder is executed. Importing this module does not import torch.
 """
 
-import hashlib
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .hub import fetch
-from .run_folder import (
-    MODEL_FOLDER,
-    checksum_file,
-    last_checkpoint,
-    read_json,
-)
-from .settings import parse_settings, refuse_ambiguous
+from .run_folder import MODEL_FOLDER, last_checkpoint, read_json
+from .settings import parse_settings
 
 if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
 
 Pooling = Literal["cls", "mean", "max"]
 Similarity = Literal["dot", "cosine", "euclidean"]
@@ -63,23 +61,11 @@ _OLD_POOLINGS = {  # fields of a pooling's config.json in older versions of the 
     "pooling_mode_lasttoken": "lasttoken",
 }
 _LENGTHS = ("query_max_length", "passage_max_length")
-# The files that vectors depend on, in the folder of the transformer and in those of other modules.
-_TRANSFORMER_FILES = (
-    "config.json sentence_*_config.json tokenizer*.json special_tokens_map.json added_tokens.json "
-    "vocab.* merges.txt *.model model*.safetensors pytorch_model*.bin"
-).split()
-_MODULE_FILES = "*.json *.txt *.model *.safetensors *.bin".split()
 
 
 def resolve_encoder_name(name: str | Path) -> str:
-    """The folder of the bundled encoder for "starter"; any other name unchanged.
-
-    If there also is a file or folder `starter` here, a ValueError is raised.
-    """
-    if name != STARTER:
-        return str(name)
-    refuse_ambiguous(STARTER, "the encoder")
-    return str(STARTER_FOLDER)
+    """The folder of the bundled encoder for "starter", unless one is here; else the name."""
+    return str(STARTER_FOLDER if name == STARTER and not Path(STARTER).exists() else name)
 
 
 def find_model_folder(model: str | Path, **hub: Any) -> Path:
@@ -91,8 +77,6 @@ def find_model_folder(model: str | Path, **hub: Any) -> Path:
     name = resolve_encoder_name(model)
     if Path(name).is_dir():
         folder = find_weights(Path(name)) or Path(name)
-        if (folder / "corpus.jsonl").is_file():
-            raise ValueError(f"{name} is a collection, expected a model, which is named first.")
     else:
         folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS, **hub)
         if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):
@@ -321,6 +305,10 @@ def open_model(
             raise ValueError(f"dtype=int8 is for a CPU, but the device is {device_name}: omit one.")
         device_name = "cpu"
     folder, pooling = find_model_folder(name), overrides.get("pooling")
+    if is_checkpoint(folder):
+        from modeling_condenser import register_auto_classes
+
+        register_auto_classes()  # a command imports the package without registering
     try:
         if states_encoding(folder):
             model = _open_modules(folder, pooling, device_name)
@@ -339,7 +327,7 @@ def open_model(
         from .onnx_encoder import OnnxEncoder
 
         transformer: Any = model[0]
-        transformer.model = OnnxEncoder(_int8_file(folder), transformer.model.config)
+        transformer.model = OnnxEncoder(int8_file(folder), transformer.model.config)
     else:
         for weight in model.parameters():  # rotary angles and other buffers stay in float32
             if weight.is_floating_point():
@@ -434,7 +422,7 @@ def _check_transformer(folder: Path, transformer: Any) -> None:
     }:
         raise ValueError(
             f"The first module of {folder} is {type(transformer).__name__}; expected a Transformer "
-            "for text only. Use sentence-transformers itself, and `search_exact_arrays`."
+            "for text only. Use sentence-transformers itself."
         )
     tokenizer = transformer.tokenizer
     # If its files are missing, transformers opens a tokenizer with only special tokens.
@@ -455,45 +443,28 @@ def _check_transformer(folder: Path, transformer: Any) -> None:
         )
 
 
-def fingerprint_model(
-    folder: Path, contract: EncodingContract, *, dtype: Dtype = "float32"
-) -> tuple[str, str]:
-    """SHA-256 of all that a model's vectors depend on: its files, a contract and a dtype.
-
-    Returns:
-        That of all vectors, and that of passages, which leaves out a map of queries.
-    """
-    files = {file.name: file for file in map(folder.joinpath, (MODULES_FILE, MODULES_CONFIG_FILE))}
-    files = {name: file for name, file in files.items() if file.is_file()}
-    for path in module_paths(folder):
-        # The transformer's folder also holds cards and records.
-        is_transformer = path == module_paths(folder)[0]
-        for pattern in _TRANSFORMER_FILES if is_transformer else _MODULE_FILES:
-            for file in (folder / path).glob(pattern if is_transformer else f"**/{pattern}"):
-                files[file.relative_to(folder).as_posix()] = file
-    if dtype == "int8":
-        files[INT8_FILE] = _int8_file(folder)
-    map_of_queries = f"{QUERY_FOLDER}/"
-    of_passages = {
-        name: each for name, each in files.items() if not name.startswith(map_of_queries)
-    }
-    if (modules_of_start := folder / QUERY_FOLDER / MODULES_FILE).is_file():
-        of_passages[MODULES_FILE] = modules_of_start
-    return _hash_files(files, contract, dtype), _hash_files(of_passages, contract, dtype)
-
-
-def _hash_files(files: Mapping[str, Path], contract: EncodingContract, dtype: Dtype) -> str:
-    digest = hashlib.sha256(json.dumps([asdict(contract), dtype]).encode())
-    for name, file in sorted(files.items(), key=lambda item: Path(item[0])):
-        digest.update(name.encode())
-        digest.update(bytes.fromhex(checksum_file(file)))
-    return digest.hexdigest()
-
-
-def _int8_file(folder: Path) -> Path:
+def int8_file(folder: Path) -> Path:
     if not (folder / INT8_FILE).is_file():
         raise ValueError(
             f"{folder} has no {INT8_FILE}, which dtype=int8 needs: `condenser export {folder} OUT"
             " --onnx int8` writes a copy of the model with it."
         )
     return folder / INT8_FILE
+
+
+def warn_of_unknown(
+    tokenizer: "PreTrainedTokenizerBase", *, n_unknown: int, n_tokens: int, n_texts: int
+) -> bool:
+    """Log a warning, and return True, if more than a fifth of the tokens is the unknown one."""
+    ends = (tokenizer.sep_token_id, tokenizer.eos_token_id)  # that some vocabularies use as unknown
+    if tokenizer.unk_token_id in ends or n_unknown <= n_tokens / 5:
+        return False
+    logger.warning(
+        "%.0f %% of the tokens (texts: %d) are %s, the tokenizer's token for what it does not know,"
+        " which the model cannot read: choose an encoder for the language and script of these"
+        " texts.",
+        100 * n_unknown / n_tokens,
+        n_texts,
+        tokenizer.unk_token,
+    )
+    return True

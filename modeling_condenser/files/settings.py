@@ -1,23 +1,27 @@
-"""Read recipes (YAML files), and check settings against the dataclass of a stage.
+"""Read settings from recipes (YAML files) and words of a command, and check them.
 
-A recipe is one flat mapping with the fields of several dataclasses, such as ours and transformers'
-training arguments.
+Settings are one flat mapping with the fields of several dataclasses of a stage, such as ours and
+transformers' training arguments.
 """
 
+import argparse
 import dataclasses
+import inspect
 import logging
-import os
+import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from inspect import formatannotation
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin
 
 import yaml
 from huggingface_hub.dataclasses import type_validator
+from transformers import HfArgumentParser
 
 logger = logging.getLogger(__name__)
 
@@ -46,22 +50,8 @@ def find_recipe(name_or_path: str | Path) -> Path:
     return recipes[name]
 
 
-def is_path(text: str) -> bool:
-    """Whether a file or folder has this name; a text that is too long for a name is none."""
-    return os.path.exists(text)  # noqa: PTH110, because Path.exists raises an OSError for it
-
-
-def refuse_ambiguous(name: str, what: str) -> None:
-    """Raise a ValueError if something of the package is named like a file or folder here."""
-    if is_path(name):
-        raise ValueError(
-            f"{name} is {what} that comes with this package, and also a file or folder here: "
-            f"write ./{name} for the one here, or run the command in another folder."
-        )
-
-
 def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
-    """Read the settings of a recipe (`find_recipe`); `auto` is decided by `choose_precision`.
+    """Read the settings of a recipe (`find_recipe`); `bf16: auto` is decided by the machine.
 
     Raises:
         ValueError: the file is not valid YAML, or not a mapping.
@@ -75,19 +65,9 @@ def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} holds a {type(settings).__name__}, expected `field: value` lines."
         )
-    return choose_precision(settings)
-
-
-def choose_precision(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with `bf16: auto` and `dtype: auto` decided, also in the mappings within."""
-    chosen = dict(settings)
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            chosen[name] = choose_precision(value)
-        elif value == "auto" and name in ("bf16", "dtype"):
-            is_fast = is_bfloat16_fast()
-            chosen[name] = is_fast if name == "bf16" else "bfloat16" if is_fast else "float32"
-    return chosen
+    if settings.get("bf16") == "auto":
+        settings["bf16"] = is_bfloat16_fast()
+    return settings
 
 
 @cache
@@ -116,18 +96,22 @@ def parse_settings(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ..
         ValueError: a field is unknown (the message offers the nearest) or missing, or a value has
             the wrong type.
     """
-    known = {f.name for cls in classes for f in dataclasses.fields(cls) if f.init}
-    for name in settings:
-        if name not in known:
-            hint = "`condenser VERB --help` lists those of a command."
-            if nearest := get_close_matches(name, known, n=1):
-                hint = f"Did you mean {nearest[0]!r}?"
-            raise ValueError(f"There is no field {name!r}. {hint}")
+    _refuse_unknown(settings, classes)
     if settings.get("bf16"):
         import torch  # takes seconds, which commands without a model should not wait for
 
         settings = {"use_cpu": not torch.accelerator.is_available(), **settings}
     return tuple(_make(cls, settings) for cls in classes)
+
+
+def _refuse_unknown(names: Iterable[str], classes: Sequence[type]) -> None:
+    known = {f.name for cls in classes for f in dataclasses.fields(cls) if f.init}
+    for name in names:
+        if name not in known:
+            hint = "`condenser VERB --help` lists those of a command."
+            if nearest := get_close_matches(name, known, n=1):
+                hint = f"Did you mean {nearest[0]!r}?"
+            raise ValueError(f"There is no field {name!r}. {hint}")
 
 
 def _make(cls: type, settings: Mapping[str, Any]) -> Any:
@@ -237,3 +221,149 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
     except ValueError:
         expected = f"one of {', '.join(kind)}" if isinstance(kind, tuple) else kind.__name__
         raise ValueError(f"{name} is {value!r}, expected {expected}.") from None
+
+
+class _Parser(HfArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise a ValueError, which `main` prints, instead of exiting."""
+        raise ValueError(message)
+
+    @staticmethod
+    def _parse_dataclass_field(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
+        """As the library, which cannot read mappings and unions: they are written in YAML."""
+        types = [each for each in get_args(field.type) if each is not type(None)]
+        is_union = get_origin(field.type) in (Union, UnionType) and len(types) > 1
+        if is_union or "dict" in str(field.type):
+            parser.add_argument(f"--{field.name}", type=_read_structure, default=field.default)
+        else:
+            HfArgumentParser._parse_dataclass_field(parser, field)
+
+
+def read_settings(
+    verb: str,
+    words: Sequence[str],
+    *classes: Any,
+    about: str | None = None,
+    positional: Sequence[str] = (),
+    epilog: str | None = None,
+) -> dict[str, Any]:
+    """Read the settings that the words of a verb state; print the fields and exit on `--help`.
+
+    Args:
+        verb: of the command.
+        words: behind the verb.
+        *classes: dataclasses of the stage.
+        about: text above the list of fields.
+        positional: fields that may be plain words, in order. One of them may be a list.
+        epilog: text below the list of fields.
+
+    Raises:
+        ValueError: a word or a field is unknown, or a value has the wrong type.
+        FileNotFoundError: the recipe does not exist.
+    """
+    usage = " ".join(["[RECIPE.yaml]", *map(str.upper, positional), "[--field value ...]"])
+    parser = _Parser(
+        classes,
+        usage=f"condenser {verb} {usage}",
+        description=about,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        conflict_handler="resolve",  # a field of several classes goes to all of them
+    )
+    _adjust_fields(parser, classes)
+    parser.add_argument("--recipe", default=argparse.SUPPRESS, help="YAML file, or one shipped")
+    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    parsed, unknown = parser.parse_known_intermixed_args(_complete_flags(words, classes))
+    settings = vars(parsed)
+    plain = settings.pop("words")
+    stated = (word.lstrip("-").partition("=")[0].replace("-", "_") for word in unknown)
+    _refuse_unknown(stated, classes)
+    if plain and (not positional or _is_recipe(plain[0])):
+        settings["recipe"] = plain.pop(0)
+    settings.update(_assign_words(plain, [n for n in positional if n not in settings], classes))
+    if recipe := settings.pop("recipe", None):
+        settings = {**read_recipe(recipe), **settings}
+    return settings
+
+
+def _adjust_fields(parser: argparse.ArgumentParser, classes: Sequence[Any]) -> None:
+    """Keep only what is stated, and explain fields by the docstrings of their dataclasses.
+
+    Fields without an explanation, which are transformers' own, are not listed.
+    """
+    explanations: dict[str, str] = {}
+    for cls in classes:
+        explanations.update(_read_explanations(cls))
+    for action in parser._actions:
+        if action.dest == "help":
+            continue
+        explanation = explanations.get(action.dest)
+        is_negation = action.option_strings[0].startswith("--no_")
+        if explanation is None or is_negation:
+            action.help = argparse.SUPPRESS
+        else:
+            not_shown = (None, False, dataclasses.MISSING)
+            default = "" if action.default in not_shown else f" (default: {action.default})"
+            action.help = f"{explanation}{default}".replace("%", "%%")
+            action.metavar = "VALUE"
+        action.option_strings = action.option_strings[:1]  # --a_b, and not --a-b, which works too
+        action.default = argparse.SUPPRESS
+        action.required = False
+
+
+def _complete_flags(words: Sequence[str], classes: Sequence[Any]) -> list[str]:
+    """Write `--flag` as `--flag=true`, so that the flag does not take a plain word behind it."""
+    fields = [field for cls in classes for field in dataclasses.fields(cls)]
+    flags = {field.name for field in fields if field.type in (bool, bool | None)}
+    completed = []
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        is_flag = word.startswith("--") and word[2:].replace("-", "_") in flags
+        has_value = following.lower() in ("true", "false")
+        completed.append(f"{word}=true" if is_flag and not has_value else word)
+    return completed
+
+
+def _read_structure(text: str) -> Any:
+    """A mapping or list in YAML, or text."""
+    return yaml.safe_load(text) if text[:1] in ("{", "[") else text
+
+
+def _assign_words(
+    words: Sequence[str], names: Sequence[str], classes: Sequence[Any]
+) -> dict[str, Any]:
+    """Give the plain words to fields, in order; a list takes those that the others leave."""
+    types = {field.name: str(field.type) for cls in classes for field in dataclasses.fields(cls)}
+    rest = list(words)
+    n_spare = max(len(rest) - len(names), 0)
+    assigned: dict[str, Any] = {}
+    for name in names[: len(words)]:
+        if "list" in types[name]:
+            assigned[name] = [rest.pop(0) for _ in range(1 + n_spare)]
+        else:
+            assigned[name] = rest.pop(0)
+    if rest:
+        raise ValueError(f"unexpected word {rest[0]!r}; --help shows the usage.")
+    return assigned
+
+
+def _is_recipe(word: str) -> bool:
+    if word.endswith((".yaml", ".yml")):
+        return True
+    try:
+        return not Path(word).exists() and find_recipe(word).is_file()
+    except OSError:  # there is none, or the word is too long for the name of a file
+        return False
+
+
+def _read_explanations(cls: Any) -> dict[str, str]:
+    """The fields that the docstrings of a dataclass and its bases explain under `Attributes:`."""
+    explanations = {}
+    for base in reversed(cls.__mro__):
+        attributes = inspect.cleandoc(base.__doc__ or "").partition("\nAttributes:\n")[2]
+        for names, text in re.findall(
+            r"^    (\w+(?:, \w+)*): (.+(?:\n {5,}.+)*)", attributes, re.MULTILINE
+        ):
+            for name in names.split(", "):
+                explanations[name] = " ".join(text.split())
+    return explanations

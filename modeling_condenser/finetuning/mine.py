@@ -42,9 +42,13 @@ from modeling_condenser.files.run_folder import (
     record_run,
 )
 from modeling_condenser.files.settings import parse_settings
-from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.runs import rank_passages
-from modeling_condenser.retrieval.systems import Searcher, open_searcher, parse_systems
+from modeling_condenser.retrieval.systems import (
+    Searcher,
+    SearchSettings,
+    open_searcher,
+    parse_systems,
+)
 
 from .hard_negatives import KnownPassages, judged_positives
 from .recipe import MiningRecipe

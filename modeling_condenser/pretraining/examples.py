@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import find_layers, find_tokenizer, n_positions
-from modeling_condenser.encoding.unknown_tokens import warn_of_unknown
+from modeling_condenser.files.models import warn_of_unknown
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import is_packing, use_packing, why_not_packed
 

@@ -19,8 +19,7 @@ from modeling_condenser.encoding.embeddings import id_column
 from modeling_condenser.files.run_folder import bar, build_once
 
 from .runs import Run, cut_run
-from .without_jax import bm25s
-from .words import LANGUAGES, NO_LANGUAGE, PlainWords, Words, recognize_language
+from .words import LANGUAGES, NO_LANGUAGE, PlainWords, Words, bm25s, recognize_language
 
 logger = logging.getLogger(__name__)
 

@@ -41,9 +41,17 @@ from modeling_condenser.files.run_folder import (
 )
 from modeling_condenser.files.settings import parse_settings
 
-from .dense import DenseSearcher, SearchSettings
 from .runs import FUSIONS
-from .systems import HybridSearcher, Searcher, System, SystemLike, open_searcher, parse_systems
+from .systems import (
+    DenseSearcher,
+    HybridSearcher,
+    Searcher,
+    SearchSettings,
+    System,
+    SystemLike,
+    open_searcher,
+    parse_systems,
+)
 from .words import Words, recognize_language
 
 INDEX_FILE, PASSAGES_FILE = "index.json", "passages.arrow"
@@ -97,13 +105,13 @@ class Index:
     A forked process may search, too (gunicorn's `preload_app`), on one core.
 
     Example:
-        >>> index = Index.build({"a": "At a spring.", "b": "In May."}, "bm25")
+        >>> passages = {"a": "At a spring.", "b": "In May."}
+        >>> index = Index.build(passages, "bm25", folder="my-index")
         >>> [[passage]] = index.search(["where is the spring?"], k=1)
         >>> passage.id, passage.text, passage.words
         ('a', 'At a spring.', ('spring',))
         >>> index.update({"a": "At a spring.", "c": "In the hills."})
         Changes(added=['c'], changed=[], dropped=['b'])
-        >>> index.save("my-index")
         >>> index = Index.open("my-index")
 
     Use `build` or `open`.
@@ -168,12 +176,6 @@ class Index:
         index._version = content["version"]
         index._state = index._prepare(folder / str(index._version))
         return index
-
-    def save(self, folder: str | Path) -> None:
-        """Copy the index to a new folder."""
-        _check_folder(Path(folder))
-        with self._updating, atomic_folder(Path(folder)) as new:
-            shutil.copytree(self.folder, new, dirs_exist_ok=True)
 
     def update(self, passages: PassageSource) -> Changes:
         """Change the index to these passages: encode new and changed ones, and drop all others.
@@ -244,7 +246,7 @@ class Index:
         """Open the system on the passages of a folder, and complete what it stores."""
         passages = Dataset.from_file(str(folder / PASSAGES_FILE))
         searcher: Any = open_searcher(
-            self.system, passages, folder, settings=self.settings, dev=dev, replace_all=True
+            self.system, passages, folder, settings=self.settings, dev=dev
         )
         searcher.search({"": "a"}, 1)  # opens all files, which an update removes
         bm25 = searcher

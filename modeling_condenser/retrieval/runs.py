@@ -7,7 +7,7 @@ a run does not depend on the order of the corpus.
 import gzip
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 import ir_measures
+import numpy as np
 from ir_measures import RR
 
 from modeling_condenser.collection.collection import Qrels
@@ -39,6 +40,19 @@ def rank_passages(scores: Mapping[str, float]) -> list[tuple[str, float]]:
 def cut_run(run: Run, depth: int) -> Run:
     """Keep the best `depth` passages of each query, best first."""
     return {query_id: dict(rank_passages(scores)[:depth]) for query_id, scores in run.items()}
+
+
+def make_run(
+    query_ids: Sequence[str], scores: np.ndarray, rows: np.ndarray, ids: Callable, *, depth: int
+) -> Run:
+    """Make a run of scores and rows, (Q, k), with row -1 for none; `ids` maps rows to ids."""
+    unique = np.unique(rows[rows >= 0])
+    id_of = dict(zip(unique.tolist(), ids(unique), strict=True))  # queries share the strings
+    run: Run = {}
+    for query, query_id in enumerate(query_ids):
+        pairs = zip(rows[query].tolist(), scores[query].tolist(), strict=True)
+        run[query_id] = {id_of[row]: score for row, score in pairs if row >= 0}
+    return cut_run(run, depth)
 
 
 def find_own(qrels: Mapping[str, Mapping[str, int]]) -> set[str]:
@@ -83,21 +97,18 @@ def read_run(path: str | Path) -> Run:
     path = Path(path)
     open_text: Any = gzip.open if path.suffix == ".gz" else open
     run: Run = {}
-    with open_text(path, "rt", encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                query_id, _, passage_id, rank, score, _ = line.split(maxsplit=5)
-                _, value = float(rank), float(score)
-                if not math.isfinite(value) or passage_id in run.setdefault(query_id, {}):
-                    raise ValueError
-            except ValueError:
-                raise ValueError(
-                    f"{path}:{number}: {line.strip()!r:.80}, expected query Q0 passage rank score"
-                    " tag, with a finite score, and each passage once for a query."
-                ) from None
-            run[query_id][passage_id] = value
+    try:
+        with open_text(path, "rt", encoding="utf-8-sig") as file:
+            for line in filter(str.strip, file):
+                query_id, _, passage_id, *numbers, _ = line.split(maxsplit=5)
+                _, score = map(float, numbers)
+                if not math.isfinite(score):
+                    raise ValueError(f"the score of {passage_id} for {query_id} is {score}")
+                run.setdefault(query_id, {})[passage_id] = score
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is no run file ({error}): expected lines of query Q0 passage rank score tag."
+        ) from error
     return run
 
 

@@ -11,23 +11,35 @@
     runs/other-system.trec,name=other            a TREC run file, and a name for tables and folders
     {model: my-encoder, query_prompt: "find, "}  a mapping in YAML, or in Python
 
-`open_searcher` opens a system. Importing this module does not import torch.
+`open_searcher` opens a system for search. Vectors are searched exactly, one shard after another in
+float32, unless `SearchSettings` names an index. Passages with equal scores are ordered by id, also
+at the last place of a run unless more than 32 passages share its score. Importing this module does
+not import torch.
 """
 
-import hashlib
 import json
-import logging
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal
 
+import faiss
+import numpy as np
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection, fingerprint_passages
-from modeling_condenser.encoding.embeddings import ENCODER_SETTINGS, MANIFEST_FILE
+from modeling_condenser.encoding.embeddings import (
+    ENCODER_SETTINGS,
+    MANIFEST_FILE,
+    Embeddings,
+    encode_collection,
+    find_best,
+    local_device,
+)
 from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
     atomic_folder,
@@ -37,17 +49,27 @@ from modeling_condenser.files.run_folder import (
 from modeling_condenser.files.settings import convert_settings, split_name
 
 from .bm25 import WORDS_VERSION, Bm25
-from .dense import EMBEDDINGS_FOLDER, INDEX_FILE, DenseSearcher, SearchSettings, build_approximate
-from .runs import CANDIDATES, DEFAULT, FUSIONS, Fusion, Run, choose_fusion, cut_run, read_run
+from .faiss_index import INDEX_FILE, build_approximate, recall_against_exact
+from .runs import (
+    CANDIDATES,
+    DEFAULT,
+    FUSIONS,
+    Fusion,
+    Run,
+    choose_fusion,
+    cut_run,
+    make_run,
+    read_run,
+)
 from .words import LANGUAGES
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
 
-logger = logging.getLogger(__name__)
-
 BM25 = "bm25"
 HYBRID = "hybrid:"
+EXACT = "Flat"
+EMBEDDINGS_FOLDER = "embeddings"
 Kind = Literal["bm25", "run", "encoder", "hybrid"]
 
 # The type or the allowed values of each setting.
@@ -58,7 +80,43 @@ _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
     "hybrid": {**ENCODER_SETTINGS, "fusion": tuple(FUSIONS), "language": LANGUAGES},
 }
 _OF_HYBRID = ("fusion", "language")  # settings of a hybrid system that its encoder has not
-_LONGEST_VALUE, _LONGEST_NAME = 40, 200  # characters in a system's name, bytes in a folder's
+_LONGEST_VALUE, _LONGEST_FOLDER = 40, 80  # characters in a name
+_RECALL_QUERIES = 1000
+_SPARE = 32  # candidates beyond the depth, for breaking ties
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How a dense system encodes and searches a collection.
+
+    Attributes:
+        index: a faiss factory string, such as IVF256,Flat or SQ8; "Flat" is exact search.
+        search_parameters: of the index, such as "nprobe=16" or "efSearch=128".
+        devices: to encode on, one worker each, such as "cuda:0,cuda:1"; by default all GPUs, or the
+            CPU.
+
+    Raises:
+        ValueError: `search_parameters` are given without an index.
+    """
+
+    index: str = EXACT
+    search_parameters: str | None = None
+    devices: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.is_exact and self.search_parameters is not None:
+            raise ValueError(
+                f"search_parameters is {self.search_parameters!r}, but exact search has none: name"
+                " an index, such as IVF256,Flat, or leave it out."
+            )
+
+    @property
+    def is_exact(self) -> bool:
+        return self.index == EXACT
+
+    @property
+    def device_list(self) -> list[str] | None:
+        return self.devices.split(",") if self.devices else None
 
 
 @dataclass(frozen=True)
@@ -111,13 +169,14 @@ class System:
             return self.stated_name
         parts = ["hybrid"] if self.kind == "hybrid" else []
         parts.append(_base_name(self.encoder.model))
-        parts += map(_shorten, self.without("token_budget").settings.values())
+        for value in self.without("token_budget").settings.values():
+            parts.append(shorten(str(value), _LONGEST_VALUE, placeholder="…"))
         return "-".join(parts)
 
     @property
     def vectors_name(self) -> str:
-        """The name of the folder with its embeddings, which are not truncated."""
-        return as_folder(self.encoder.without("truncate_dim").name)
+        """The name of the folder with its embeddings."""
+        return as_folder(self.encoder.name)
 
     @property
     def text(self) -> str:
@@ -138,20 +197,16 @@ class System:
 
     def open(self) -> "Retriever":
         """Load the encoder, unless it was the one that was opened last."""
-        from modeling_condenser.encoding.embeddings import local_device
         from modeling_condenser.encoding.retriever import Retriever
 
         if self.kind != "encoder":
             raise ValueError(f"{self.model} has no vectors: name an encoder.")
-        settings = dict(self.settings)
-        dimension = settings.pop("truncate_dim", None)
-        key = f"{self.model} {settings}"
+        key = f"{self.model} {self.settings}"
         if key not in self.opened:
             self.opened.clear()
             device = local_device(self.devices)
-            self.opened[key] = Retriever(self.model, device=device, **settings)
-        retriever = self.opened[key]
-        return retriever if dimension is None else retriever.truncated(dimension)
+            self.opened[key] = Retriever(self.model, device=device, **self.settings)
+        return self.opened[key]
 
     @property
     def fingerprint(self) -> str:
@@ -194,10 +249,11 @@ def parse_systems(systems: Iterable[SystemLike], search: SearchSettings) -> list
     opened: dict[str, Retriever] = {}
     for each in systems:
         system = replace(parse_system(each), devices=search.device_list, opened=opened)
-        if parsed.setdefault(system.name, system) != system:
+        folder = as_folder(system.name)
+        if parsed.setdefault(folder, system) != system:
             raise ValueError(
-                f"{parsed[system.name].model} and {system.model} have the same name"
-                f" {system.name!r}: rename one, as in {system.model},name=OTHER"
+                f"{parsed[folder].model} and {system.model} have the same name {folder!r}: rename"
+                f" one, as in {system.model},name=OTHER"
             )
     if not search.is_exact and not any(system.has_vectors for system in parsed.values()):
         raise ValueError("No system has vectors: leave out index.")
@@ -212,20 +268,9 @@ def _base_name(model: str) -> str:
     return path.parent.name if path.name == MODEL_FOLDER else path.name
 
 
-def _shorten(value: Any) -> str:
-    """Shorten a value, such as a prompt, for a name on one line."""
-    text, words = str(value), " ".join(str(value).split())
-    if len(text) <= _LONGEST_VALUE and text.isprintable():
-        return text
-    return f"{words[: _LONGEST_VALUE // 2]}…{hashlib.sha256(text.encode()).hexdigest()[:6]}"
-
-
 def as_folder(name: str) -> str:
     """Convert a name into the name of a folder."""
-    folder = re.sub(r"[^\w.=-]+", "_", name)
-    if len(folder.encode()) <= _LONGEST_NAME:
-        return folder
-    return f"{folder[: _LONGEST_NAME // 5]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    return re.sub(r"[^\w.=-]+", "_", name)[:_LONGEST_FOLDER]
 
 
 @dataclass(frozen=True)
@@ -236,6 +281,35 @@ class StoredRun:
 
     def search(self, queries: Mapping[str, str], depth: int) -> Run:
         return cut_run({query: self.run[query] for query in queries if query in self.run}, depth)
+
+
+@dataclass(frozen=True)
+class DenseSearcher:
+    """Encodes queries and ranks passages by their embeddings."""
+
+    retriever: "Retriever"
+    embeddings: Embeddings
+    index: faiss.Index | None = None
+    bytes_per_vector: float | None = None  # in the index, or in the embeddings
+
+    def search(self, queries: Mapping[str, str], depth: int) -> Run:
+        """Find the best `depth` passages for each query; a blank one finds none, as in BM25."""
+        queries = {name: text for name, text in queries.items() if text.strip()}
+        if not queries:
+            return {}
+        vectors = self.retriever.encode_queries(list(queries.values()))
+        return search_embeddings(
+            self.embeddings, vectors, list(queries), depth=depth, index=self.index
+        )
+
+    def measure_recall(self, queries: Mapping[str, str], run: Run, *, depth: int) -> dict[str, Any]:
+        """Measure the recall against exact search on 1,000 queries; empty for exact search."""
+        sample = dict(islice(queries.items(), _RECALL_QUERIES))
+        if self.index is None or not sample:
+            return {}
+        exact = replace(self, index=None).search(sample, depth)
+        recall = recall_against_exact(run, exact, depth=depth)
+        return {"recall_against_exact": recall, "recall_queries": len(sample)}
 
 
 @dataclass(frozen=True)
@@ -253,6 +327,26 @@ class HybridSearcher:
         return self.fusion.fuse(bm25_run, dense_run, depth=depth)
 
 
+def search_embeddings(
+    embeddings: Embeddings,
+    queries: np.ndarray,
+    query_ids: Sequence[str],
+    *,
+    depth: int = 100,
+    index: faiss.Index | None = None,
+) -> Run:
+    """Rank a collection's passages for queries, (Q, D) float32.
+
+    An index may find fewer than `depth` passages, and its scores may be estimates.
+    """
+    k = min(depth + _SPARE, embeddings.n_passages)
+    if index is None:
+        scores, rows = find_best(queries, embeddings.blocks(), depth=k)
+    else:
+        scores, rows = index.search(queries, k)  # (Q, k) both; row -1 for none
+    return make_run(query_ids, scores, rows, embeddings.ids, depth=depth)
+
+
 Searcher = Bm25 | StoredRun | DenseSearcher | HybridSearcher
 """Ranks the passages of one collection: `search(queries, depth)` returns a run."""
 
@@ -265,24 +359,19 @@ def open_searcher(
     embeddings: Path | None = None,
     settings: SearchSettings | None = None,
     dev: Collection | None = None,
-    replace_all: bool = False,
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
     `folder` stores the index and, unless `embeddings` names another folder, the embeddings; later
-    calls open them, or make them again if the model has changed. Unless a hybrid system has a
-    fusion, `choose_fusion` selects it on `dev`.
-    `replace_all` is that of `encode_collection`.
+    calls open them, or make them again if model or passages have changed. Unless a hybrid system
+    has a fusion, `choose_fusion` selects it on `dev`.
     """
     settings = settings or SearchSettings()
     if system.kind == "run":
         return StoredRun(read_run(system.model))
     if system.kind == "bm25":
         return Bm25(passages, folder=folder / BM25, **system.settings)
-    place = embeddings or folder / EMBEDDINGS_FOLDER
-    if embeddings is None:
-        _remove_of_other_model(system.encoder, place)
-    dense = _open_dense(system.encoder, passages, folder, place, settings, replace_all)
+    dense = _open_dense(system.encoder, passages, folder, embeddings, settings)
     if system.kind == "encoder":
         return dense
     language = system.settings.get("language")
@@ -300,48 +389,25 @@ def _open_dense(
     system: System,
     passages: Dataset,
     folder: Path,
-    place: Path,
+    embeddings: Path | None,
     settings: SearchSettings,
-    replace_all: bool,
 ) -> DenseSearcher:
     """Encode the passages and build the index of an encoder, or open those that are stored."""
-    from modeling_condenser.encoding.embeddings import encode_collection
-
     retriever = system.open()
     retriever.check_inner_product()
-    encoder = retriever
-    if read_json(place / MANIFEST_FILE, {}).get("retriever") != retriever.passage_fingerprint:
-        encoder = system.without("truncate_dim").open()  # vectors are stored with all numbers
+    place = embeddings or folder / EMBEDDINGS_FOLDER
     if not place.exists():
-        _copy_stored(encoder, passages, place)
+        _copy_stored(retriever, passages, place)
     vectors = encode_collection(
-        encoder,
-        passages,
-        place,
-        devices=settings.device_list,
-        replace_all=replace_all,
+        retriever, passages, place, devices=settings.device_list, is_cache=embeddings is None
     )
-    if encoder.dimension != retriever.dimension:
-        vectors = vectors.truncated(retriever.dimension, retriever=retriever.passage_fingerprint)
     if settings.is_exact:
         return DenseSearcher(retriever, vectors, None, 4 * vectors.dimension)
-    name = f"index-{settings.index}"
-    if "truncate_dim" in system.settings:
-        name += f"-{vectors.dimension}"
-    index_folder = folder / as_folder(name)
+    index_folder = folder / as_folder(f"index-{settings.index}")
     parameters = settings.search_parameters
     index = build_approximate(vectors, settings.index, index_folder, parameters=parameters)
     n_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
     return DenseSearcher(retriever, vectors, index, n_bytes)
-
-
-def _remove_of_other_model(system: System, place: Path) -> None:
-    """Remove the stored vectors of a model that has changed, such as one that was trained again."""
-    stored = read_json(place / MANIFEST_FILE, {}).get("retriever")
-    whole = system.without("truncate_dim")
-    if stored and stored not in {each.open().passage_fingerprint for each in (system, whole)}:
-        logger.warning("%s is of another model, and is made again.", place)
-        shutil.rmtree(place)
 
 
 def _copy_stored(retriever: "Retriever", passages: Dataset, place: Path) -> None:

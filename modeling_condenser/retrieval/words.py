@@ -6,6 +6,7 @@ the papers: two characters and more, no stems.
 """
 
 import re
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,16 @@ from datasets import Dataset
 
 from modeling_condenser.collection.rows import iterate_rows
 
-from .without_jax import bm25s
+# bm25s calls JAX as soon as it is imported, and JAX then takes three quarters of a GPU's memory.
+_jax = sys.modules.pop("jax", None)
+sys.modules["jax"] = None  # type: ignore[assignment]  # an import of it is an ImportError
+try:
+    import bm25s
+    import bm25s.stopwords
+finally:
+    del sys.modules["jax"]
+    if _jax is not None:
+        sys.modules["jax"] = _jax
 
 # Code, name in Snowball, and most frequent words of a language, if it is to be recognised. Those
 # with "-" have no stemmer, and are here so that they are not taken for a neighbour.
@@ -81,9 +91,9 @@ _MOST_KNOWN = 200_000  # parts of texts between blanks, whose terms are remember
 _SAMPLE, _SAMPLE_LENGTH = 1000, 1000  # passages, characters of each
 
 # Hangul has spaces, but not between a word and its particle.
-_SPACELESS = "".join(
-    rf"\p{{scx={script}}}"
-    for script in ("Han", "Hiragana", "Katakana", "Hangul", "Thai", "Lao", "Khmer", "Myanmar")
+_SPACELESS = (
+    r"\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{scx=Hangul}"
+    r"\p{scx=Thai}\p{scx=Lao}\p{scx=Khmer}\p{scx=Myanmar}"
 )
 _RUN = rf"[[\p{{L}}\p{{M}}\p{{N}}]&&[{_SPACELESS}]]+"
 _LETTERS = rf"[[\p{{L}}\p{{M}}\p{{N}}_]--[{_SPACELESS}]]"

@@ -275,12 +275,10 @@ def test_a_folder_comes_before_a_hub_name(tmp_path, monkeypatch):
             load_collection(source)
 
 
-def test_a_folder_named_like_the_bundled_collection_is_opened_by_its_path(tmp_path, monkeypatch):
+def test_a_folder_named_like_the_bundled_collection_comes_first(tmp_path, monkeypatch):
     write(tmp_path / "health", BEIR)
     monkeypatch.chdir(tmp_path)
-    assert load_collection("./health").qrels == GRADES
-    with pytest.raises(ValueError, match="health is the collection .* write ./health for the one"):
-        load_collection("health")
+    assert load_collection("health").qrels == GRADES
 
 
 def test_the_collection_that_comes_with_the_package_is_what_its_card_says():

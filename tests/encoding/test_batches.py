@@ -11,6 +11,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from transformers import AutoConfig, AutoTokenizer
 
 from modeling_condenser.encoding import retriever as batches
+from modeling_condenser.encoding.packed import accept_packed
 from modeling_condenser.encoding.retriever import Retriever
 from tests.backbones.encoders import BACKBONES
 from tests.encoding.making import MIXED, save_mapped, save_modules, save_pooled, with_segments
@@ -98,7 +99,7 @@ def test_a_text_that_the_tokenizer_does_not_know_is_warned_of_once(bert_folder, 
 def packed(folder: Path, **settings: Any) -> Retriever:
     """A retriever that packs in float32, too, in which exactness can be seen."""
     retriever = Retriever(folder, device="cpu", **settings)
-    retriever._is_packed = batches.accept_packed(retriever.model)
+    retriever._is_packed = accept_packed(retriever.model)
     return retriever
 
 
@@ -173,7 +174,7 @@ def test_other_models_stay_padded(bert_folder, tmp_path):
     AutoConfig.from_pretrained(causal, is_decoder=True).save_pretrained(causal)
     dense = save_mapped(tmp_path / "dense", bert_folder)
     for folder in (left, causal, dense):
-        assert not batches.accept_packed(SentenceTransformer(str(folder), device="cpu"))
+        assert not accept_packed(SentenceTransformer(str(folder), device="cpu"))
     # Float32 is padded, too, as in the evaluation script.
     settings: Any = {"pooling": "cls", "device": "cpu"}
     _, shapes = encode(Retriever(bert_folder, **settings))

@@ -175,7 +175,7 @@ def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
     same_id = Dataset.from_dict({**PASSAGES.to_dict(), "_id": ["p"] * 100})
     with pytest.raises(ValueError, match="100 passages have 1 ids"):
         encode_collection(retriever, same_id, tmp_path / "new")
-    replaced = encode_collection(retriever, changed, folder, replace_all=True)
+    replaced = encode_collection(retriever, changed, folder, is_cache=True)
     assert all_bytes(replaced) == hash_vectors(changed).tobytes()
 
 

@@ -89,7 +89,7 @@ def test_results_have_means_and_corrected_comparisons(report):
     assert [c["t_test"] for c in actual] == holm(t_tests) and max(t_tests) == 1.0
     low, high = alone.interval
     for line in (
-        "# my\\_collection, test: 40 queries",
+        "# my_collection, test: 40 queries",
         "Queries without relevant passages or answers, left out: 1.",
         "| system | MRR@10 | R@20 | R@100 |",
         "| bm25 | 0.2500 | 0.5000 | 0.5000 |",
@@ -113,15 +113,6 @@ def test_groups_are_by_answer_type_and_by_length(report):
     assert re.search(r"\n\| number \| 20 \| 0\.2500 \| 0\.7125 ▲ ", text)
 
 
-def test_the_queries_that_changed_most_are_listed(report):
-    content, text = read(report)
-    rows = content["changed_queries"]["good"]
-    assert [row["query"] for row in rows] == [f"n{i:02d}" for i in range(10)] + ["n19"]
-    assert rows[-1]["values"] == [0.25, 0.0] and content["changed_queries"]["same"] == []
-    asked = "how many rivers \\| \\*lakes\\* does country 0 have"
-    assert f"\n| n00 | {asked} | 0.2500 | 0.7500 |\n" in text
-
-
 def test_the_report_says_how_it_was_made_and_has_the_values_of_queries(report):
     content, text = read(report)
     assert content["seed"] == 3 and {"python", "torch"} <= content["versions"].keys()
@@ -129,7 +120,7 @@ def test_the_report_says_how_it_was_made_and_has_the_values_of_queries(report):
     assert content["qrels_sha256"] == hashlib.sha256(lines.encode()).hexdigest()
     for line in (
         "| good | a machine, threads: 1 | 1.0 M (float32) | 50.0 (40.0 to 60.0) | 160 | 100 MB |",
-        "```\ncondenser evaluate my_collection --seed 3\n```",
+        "    condenser evaluate my_collection --seed 3",
         "good: pooling cls, query prompt query:, queries per second 812.5.",
     ):
         assert f"{line}\n" in text

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers.utils
 
-from modeling_condenser.files.settings import choose_precision, is_bfloat16_fast, read_recipe
+from modeling_condenser.files.settings import is_bfloat16_fast, read_recipe
 
 
 @pytest.fixture
@@ -40,12 +40,4 @@ def test_bfloat16_is_chosen_where_there_are_units_for_it(
     caplog.set_level("INFO", "modeling_condenser")
     machine(*units, accelerator=accelerator)
     assert read_recipe("pretrain/own-text")["bf16"] is is_fast
-    dtype = "bfloat16" if is_fast else "float32"
-    assert choose_precision({"search": {"dtype": "auto"}})["search"]["dtype"] == dtype
     assert caplog.text.count("units for bfloat16") == 1
-
-
-def test_what_is_stated_is_kept(machine):
-    machine()
-    settings = {"bf16": True, "search": {"dtype": "bfloat16"}, "name": "auto"}
-    assert choose_precision(settings) == settings

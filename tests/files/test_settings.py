@@ -20,7 +20,7 @@ from modeling_condenser.files.settings import (
 from modeling_condenser.finetuning.recipe import FinetuningRecipe, MiningRecipe
 from modeling_condenser.pretraining.arguments import CondenserTrainingArguments, PretrainingRecipe
 from modeling_condenser.pretraining.corpus import read_sources
-from modeling_condenser.retrieval.dense import SearchSettings
+from modeling_condenser.retrieval.systems import SearchSettings
 
 SHIPPED = Path(__file__).parents[2] / "configuration"
 

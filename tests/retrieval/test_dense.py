@@ -9,14 +9,9 @@ import pytest
 
 from benchmarks.harness import write_embeddings
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.retrieval.dense import (
-    SearchSettings,
-    build_approximate,
-    recall_against_exact,
-    search_embeddings,
-    search_exact_arrays,
-)
+from modeling_condenser.retrieval.faiss_index import build_approximate, recall_against_exact
 from modeling_condenser.retrieval.runs import Run, rank_passages
+from modeling_condenser.retrieval.systems import SearchSettings, search_embeddings
 
 
 def check(
@@ -43,23 +38,10 @@ def test_search_equals_brute_force_whatever_the_shards(n_queries, depth, are_tie
         passages, ids, queries = np.sign(passages[:60]), ids[:60], np.sign(queries)
         depth //= 20
     query_ids = [f"q{i}" for i in range(n_queries)]
-    named = {"query_embeddings": queries, "query_ids": query_ids}
-    run = search_exact_arrays(passages, ids, depth=depth, **named)
-    check(run, passages, ids, queries, depth=depth)
     for size in (7, 64, 1000):
         embeddings = write_embeddings(tmp_path / str(size), passages, ids, shard_size=size)
         run = search_embeddings(embeddings, queries, query_ids, depth=depth)
         check(run, passages, ids, queries, depth=depth)
-
-
-def test_wrong_vectors_are_refused():
-    passages = np.ones((4, 3), dtype=np.float32)
-    for queries, ids, message in (
-        (passages[:2], ["q", "q"], "1 ids for vectors of shape"),
-        (passages[:1, :2], ["q"], "Queries have 2 numbers, but passages 3"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            search_exact_arrays(passages, list("abcd"), query_embeddings=queries, query_ids=ids)
 
 
 N, WIDTH, N_QUERIES, DEPTH = 1500, 64, 40, 10
@@ -136,12 +118,12 @@ def test_cells_that_hold_too_few_give_fewer_passages(search):
 
 def test_a_saved_index_is_opened_and_built_again_if_anything_differs(embeddings, tmp_path):
     folder, built = tmp_path / "indexes" / "wiki", []
-    short = embeddings.truncated(8, retriever="short")
+    other = replace(embeddings, retriever="other")
     for vectors, factory in (
         (embeddings, "IVF16,Flat"),
         (embeddings, "IVF16,Flat"),
         (embeddings, "IVF8,Flat"),
-        (short, "IVF8,Flat"),
+        (other, "IVF8,Flat"),
     ):
         index = build_approximate(vectors, factory, folder)
         assert (index.d, index.ntotal) == (vectors.dimension, N)
@@ -173,16 +155,3 @@ def test_recall_is_the_mean_share_of_the_exact_answer():
     run = {"q1": {"a": 9.0, "c": 8.0, "x": 7.0}, "q2": {}}
     assert recall_against_exact(run, exact, depth=1) == (1 + 0) / 2
     assert recall_against_exact(run, exact, depth=3) == (2 / 3 + 0) / 2
-
-
-@pytest.mark.parametrize("similarity", ["dot", "cosine"])
-def test_truncated_vectors_are_the_first_numbers(embeddings, similarity):
-    short = replace(embeddings, contract={"similarity": similarity}).truncated(8, retriever="s")
-    expected = PASSAGES[:, :8]
-    if similarity == "cosine":
-        expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
-    rows = np.array([299, 3, 1471])
-    np.testing.assert_allclose(short.vectors(rows), expected[rows], rtol=1e-6)
-    run = search_embeddings(short, QUERIES[:, :8], QUERY_IDS, depth=3)
-    best = np.argsort(-(QUERIES[:, :8] @ expected.T), axis=1)[:, :3]
-    assert [[*hits] for hits in run.values()] == [[IDS[i] for i in rows] for rows in best]

@@ -8,10 +8,10 @@ import pytest
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval import runs as fusion
-from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.runs import DEFAULT, FUSIONS, Fusion, choose_fusion, cut_run
 from modeling_condenser.retrieval.systems import (
     HybridSearcher,
+    SearchSettings,
     StoredRun,
     open_searcher,
     parse_systems,

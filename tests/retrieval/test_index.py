@@ -26,7 +26,7 @@ QUERY = "where does the snow melt into a river?"
 
 
 def test_bm25_finds_passages_with_the_words_and_the_sentence_that_match(tmp_path):
-    index = Index.build(TEXTS)
+    index = Index.build(TEXTS, folder=tmp_path / "saved")
     [actual, none] = index.search([QUERY, "xylophone"], k=3)
     assert [(each.id, each.words) for each in actual] == [
         ("may", ("snow", "melt", "river")),
@@ -42,8 +42,6 @@ def test_bm25_finds_passages_with_the_words_and_the_sentence_that_match(tmp_path
     assert actual[0].score > actual[1].score > 0 and none == []
     assert index.search([]) == [] and len(index) == 3
     assert index.search(iter([QUERY]), k=3) == [actual]  # type: ignore[arg-type]
-    index.save(tmp_path / "saved")
-    del index
     opened = Index.open(tmp_path / "saved")
     assert opened.search([QUERY], k=3) == [actual]
     assert repr(opened) == f"Index(3 passages, bm25, {tmp_path / 'saved'})"
@@ -186,7 +184,6 @@ def test_what_does_not_fit_is_refused(tmp_path):
     index = Index.build(TEXTS, folder=tmp_path / "index")
     twice = Dataset.from_dict({name: ["a", "a"] for name in ("_id", "title", "text")})
     for error, message, call in (
-        (FileExistsError, "is not empty: name a new", lambda: index.save(tmp_path / "mine")),
         (FileExistsError, "is not empty", lambda: Index.build(TEXTS, folder=tmp_path / "index")),
         (FileNotFoundError, "holds no complete index", lambda: Index.open(tmp_path / "mine")),
         (ValueError, "is a run file", lambda: Index.build(TEXTS, str(tmp_path / "run.trec"))),

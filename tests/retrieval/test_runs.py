@@ -38,11 +38,11 @@ def test_what_is_no_trec_line_is_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("line", ["q Q0 b 2 nan x", "q Q0 my doc 2 0.5 x", "q Q0 a 2 0.5 x"])
-def test_a_malformed_or_repeated_line_is_named(tmp_path, line):
+@pytest.mark.parametrize("line", ["q Q0 b 2 nan x", "q Q0 my doc 2 0.5 x"])
+def test_a_malformed_line_is_refused(tmp_path, line):
     path = tmp_path / "run.txt"
     path.write_text(f"q Q0 a 1 1.0 x\n\n{line}\n")
-    with pytest.raises(ValueError, match=f"run.txt:3: '{line}', expected query Q0 passage"):
+    with pytest.raises(ValueError, match="run.txt is no run file .* expected lines of query Q0"):
         read_run(path)
 
 
