@@ -1,22 +1,16 @@
-"""Cut documents into blocks, and make examples of blocks.
+"""Cut documents into blocks or parts of pairs, and make examples of them.
 
 A block is several whole sentences of one document. As in the reference, sentences are added until
 the next one would not fit, and one block in ten has a random shorter length. But a sentence that is
 longer than a block is cut into parts that are sentences of their own, so that all of a document is
 read, and a document is tokenized in one piece, so that byte-level vocabularies see the blank before
 a sentence.
-
-For a contrast, a text gives two examples. coCondenser (Gao & Callan 2021, arXiv 2108.05540) draws
-two random spans of each document. The Inverse Cloze Task (Lee, Chang & Toutanova 2019, "Latent
-Retrieval for Weakly Supervised Open Domain Question Answering") draws a random sentence of a
-passage as a pseudo-query, and removes it from its context in 90 % of the examples. Unlike in that
-paper, one encoder serves query and context, and contexts have no titles.
 """
 
 import hashlib
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from operator import itemgetter
@@ -34,6 +28,7 @@ from modeling_condenser.collection.sentences import sentence_starts
 from .chunks import CHUNK_CHARACTERS, in_chunks, rows_a_read
 from .collator import special_frame, strip_special, text_length
 from .counter_random import EpochKeys, random_keys, uniforms
+from .objectives import MakePair
 
 _CHUNK = 256  # documents that are tokenized together, if they are short
 _FINGERPRINTED = 4096  # blocks in a step of the fingerprint, which depends on it
@@ -255,10 +250,6 @@ def fingerprint_blocks(blocks: Dataset) -> str:
     return digest.hexdigest()
 
 
-MakePair = Callable[[list[np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Makes a pair from the parts of a text, a new list, and two random numbers in [0, 1)."""
-
-
 class KeyedBlocks(EpochKeys, torch.utils.data.Dataset):
     """Blocks on disk (`input_ids`), each with the key of its masks in this epoch.
 
@@ -314,23 +305,6 @@ class EvaluationBlocks(KeyedBlocks):
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: a data loader that outlives an evaluation counts it as an epoch."""
-
-
-def draw_spans(parts: list[np.ndarray], draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two different spans of a document; every ordered pair is equally likely."""
-    first = parts.pop(int(draws[0] * len(parts)))
-    return first, parts[int(draws[1] * len(parts))]
-
-
-def draw_query(
-    parts: list[np.ndarray], draws: np.ndarray, *, query_length: int, removal_probability: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """A random sentence, cut to `query_length` tokens, and its passage, with or without it."""
-    number = int(draws[0] * len(parts))
-    query = parts[number]
-    if draws[1] < removal_probability:
-        del parts[number]
-    return query[:query_length], np.concatenate(parts)
 
 
 def with_keys(blocks: Iterable[np.ndarray], keys: np.ndarray) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -18,18 +17,16 @@ from modeling_condenser.encoding.unknown_tokens import warn_of_unknown
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import is_packing, use_packing, why_not_packed
 
-from .arguments import CONTRASTIVE, MASKED, CondenserTrainingArguments
+from .arguments import CondenserTrainingArguments
 from .batches import TokenBudgetBatches
-from .collator import CondenserDataCollator, text_length
+from .collator import CondenserDataCollator
 from .data import (
     BlockBuilder,
     EvaluationBlocks,
     KeyedBlocks,
-    MakePair,
-    draw_query,
-    draw_spans,
     fingerprint_blocks,
 )
+from .objectives import OBJECTIVES, MakePair
 from .prepared import Prepared, prepare
 from .streams import BlockStream
 
@@ -96,7 +93,7 @@ def prepare_model(
         model.set_attn_implementation(arguments.attn_implementation)
     elif packed is None:
         packed = why_not_packed(model.condenser.encoder) is None
-    if arguments.objective not in MASKED and not arguments.bow_weight:
+    if not OBJECTIVES[arguments.objective].is_masked and not arguments.bow_weight:
         # Of the LM head only weights that it shares with the encoder are trained, if these are.
         shared = set(model.condenser.encoder.parameters())
         for weight in set(model.lm_head.parameters()) - shared:
@@ -111,11 +108,11 @@ def make_collator(
     arguments: CondenserTrainingArguments,
 ) -> CondenserDataCollator:
     """Make the collator of an objective's batches, for a model after `prepare_model`."""
-    has_head = hasattr(model, "run_head")
+    has_head, is_masked = hasattr(model, "run_head"), OBJECTIVES[arguments.objective].is_masked
     return CondenserDataCollator(
         tokenizer,
         max_length=arguments.max_length,
-        mlm_probability=arguments.mlm_probability if arguments.objective in MASKED else None,
+        mlm_probability=arguments.mlm_probability if is_masked else None,
         head_mlm_probability=model.config.head_mlm_probability if has_head else None,
         bag_of_words=arguments.bow_weight > 0,
         # The chunks of a gradient cache are packed when the batch is split.
@@ -137,7 +134,7 @@ def make_examples(
     Returns:
         Data set, batches if they have a token budget, and counts for the run's record.
     """
-    objective, seed = arguments.objective, arguments.seed
+    seed = arguments.seed
     builder = make_builder(tokenizer, arguments, rows)
     prepared = prepare_rows(rows, tokenizer, arguments)
     n_tokens = int(prepared.lengths.sum())
@@ -156,7 +153,7 @@ def make_examples(
             seed=seed,
             n_processes=arguments.world_size,
         )
-    if objective == "cocondenser":
+    if builder.kind == "spans":
         _warn_of_unread(prepared.lengths, 2 * builder.text_length)
     make_pair = choose_pairs(tokenizer, arguments)
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
@@ -170,7 +167,7 @@ def prepare_rows(
     return prepare(
         rows,
         make_builder(tokenizer, arguments, rows),
-        for_pairs=arguments.objective in CONTRASTIVE,
+        for_pairs=OBJECTIVES[arguments.objective].is_contrastive,
         folder=arguments.blocks_folder,
         num_proc=arguments.preprocessing_workers,
     )
@@ -186,8 +183,8 @@ def make_builder(
     Raises:
         ValueError: the objective needs text, but the rows hold tokens.
     """
-    kinds: dict[str, Any] = {"cocondenser": "spans", "ict": "passages"}
-    if arguments.objective in kinds and "text" not in (rows.column_names or ["text"]):
+    kind = OBJECTIVES[arguments.objective].reads
+    if kind != "blocks" and "text" not in (rows.column_names or ["text"]):
         raise ValueError(
             f"objective {arguments.objective!r} cuts text at its sentences, but the rows hold "
             "input_ids: give the text itself, in a column `text`."
@@ -196,7 +193,7 @@ def make_builder(
         tokenizer,
         max_length=arguments.max_length,
         short_block_probability=arguments.short_block_probability,
-        kind=kinds.get(arguments.objective, "blocks"),
+        kind=kind,
     )
 
 
@@ -251,16 +248,8 @@ def choose_pairs(
     tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
 ) -> MakePair | None:
     """How a pair is made of a text; None for objectives without pairs."""
-    if arguments.objective == "cocondenser":
-        return draw_spans
-    if arguments.objective != "ict":
-        return None
-    length = min(arguments.query_length, arguments.max_length)
-    return partial(
-        draw_query,
-        query_length=text_length(tokenizer, length, name="query_length"),
-        removal_probability=arguments.removal_probability,
-    )
+    choose = OBJECTIVES[arguments.objective].choose_pairs
+    return None if choose is None else choose(tokenizer, arguments)
 
 
 def fingerprint_examples(examples: Any) -> dict[str, str]:

@@ -24,8 +24,9 @@ from modeling_condenser.packing import BatchShape
 
 from .batches import make_shape
 from .counter_random import random_keys
-from .data import BlockBuilder, MakePair, keyed_examples
+from .data import BlockBuilder, keyed_examples
 from .lanes import Block, Lane, Place
+from .objectives import MakePair
 
 logger = logging.getLogger(__name__)
 

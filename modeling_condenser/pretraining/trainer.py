@@ -20,13 +20,7 @@ from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.publishing import provenance
 from modeling_condenser.training.trainer import MODEL_FINGERPRINT, ResumableTrainer
 
-from .arguments import (
-    CONTRASTIVE,
-    HEAD_SETTINGS,
-    WITH_HEAD,
-    CondenserTrainingArguments,
-    with_objective,
-)
+from .arguments import CondenserTrainingArguments, with_objective
 from .batches import TokenBudgetBatches
 from .data import KeyedBlocks
 from .examples import (
@@ -37,6 +31,7 @@ from .examples import (
     make_stream,
     prepare_model,
 )
+from .objectives import HEAD_SETTINGS, OBJECTIVES
 from .probe import probe
 from .rows import as_rows, as_stored_rows, fingerprint_stream
 from .streams import PLACES, BlockStream, StreamCollator
@@ -82,7 +77,7 @@ class CondenserTrainer(ResumableTrainer):
     """
 
     args: CondenserTrainingArguments
-    objectives: tuple[str, ...] = ("condenser", "mlm")
+    is_contrastive = False
     logged_losses: tuple[str, ...] = ("head_loss", "late_loss", "bow_loss")
 
     def __init__(
@@ -373,12 +368,12 @@ def _check(trainer: Any, model: Any, args: CondenserTrainingArguments) -> None:
             f"One process sees {args.n_gpu} GPUs, but a batch is for one: start a process for each "
             "with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
         )
-    objective = args.objective
-    needs_head = objective in WITH_HEAD
-    if objective not in trainer.objectives or hasattr(model, "run_head") != needs_head:
-        trainer_name = "ContrastiveTrainer" if objective in CONTRASTIVE else "CondenserTrainer"
-        model_name = "CondenserForPreTraining" if needs_head else "CondenserForMaskedLM"
+    objective = OBJECTIVES[args.objective]
+    fits_model = hasattr(model, "run_head") == objective.has_head
+    if objective.is_contrastive != trainer.is_contrastive or not fits_model:
+        trainer_name = "ContrastiveTrainer" if objective.is_contrastive else "CondenserTrainer"
+        model_name = "CondenserForPreTraining" if objective.has_head else "CondenserForMaskedLM"
         raise ValueError(
-            f"objective {objective!r} needs a {trainer_name} and a {model_name}, but these are a "
-            f"{type(trainer).__name__} and a {type(model).__name__}."
+            f"objective {objective.name!r} needs a {trainer_name} and a {model_name}, but these "
+            f"are a {type(trainer).__name__} and a {type(model).__name__}."
         )

@@ -15,9 +15,8 @@ from modeling_condenser.pretraining.data import (
     BlockBuilder,
     KeyedBlocks,
     build_blocks,
-    draw_query,
-    draw_spans,
 )
+from modeling_condenser.pretraining.objectives import draw_query, draw_spans
 
 ROOM = 60  # tokens of text in a block
 

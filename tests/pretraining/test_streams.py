@@ -14,8 +14,9 @@ from datasets import Dataset, IterableDataset, load_dataset
 from torch.utils.data import DataLoader
 
 from modeling_condenser import CondenserDataCollator
-from modeling_condenser.pretraining.data import BlockBuilder, build_blocks, draw_spans
+from modeling_condenser.pretraining.data import BlockBuilder, build_blocks
 from modeling_condenser.pretraining.lanes import Place
+from modeling_condenser.pretraining.objectives import draw_spans
 from modeling_condenser.pretraining.streams import PLACES, BlockStream, StreamCollator
 
 BATCH = 8  # over all processes and accumulated batches
