@@ -24,7 +24,6 @@ from .data import (
     BlockBuilder,
     EvaluationBlocks,
     KeyedBlocks,
-    fingerprint_blocks,
 )
 from .objectives import OBJECTIVES, MakePair
 from .prepared import Prepared, prepare
@@ -167,7 +166,6 @@ def prepare_rows(
     return prepare(
         rows,
         make_builder(tokenizer, arguments, rows),
-        for_pairs=OBJECTIVES[arguments.objective].is_contrastive,
         folder=arguments.blocks_folder,
         num_proc=arguments.preprocessing_workers,
     )
@@ -250,14 +248,6 @@ def choose_pairs(
     """How a pair is made of a text; None for objectives without pairs."""
     choose = OBJECTIVES[arguments.objective].choose_pairs
     return None if choose is None else choose(tokenizer, arguments)
-
-
-def fingerprint_examples(examples: Any) -> dict[str, str]:
-    """Fingerprints of training data, for the run's record; a data set of torch has none."""
-    blocks = examples.blocks if isinstance(examples, KeyedBlocks) else examples
-    if isinstance(blocks, Dataset) and "input_ids" in blocks.column_names:
-        return {"blocks_sha256": fingerprint_blocks(blocks)}
-    return {}
 
 
 def fingerprint_start(model: Any) -> str:

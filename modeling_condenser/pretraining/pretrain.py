@@ -22,7 +22,7 @@ from .contrastive_trainer import ContrastiveTrainer
 from .corpus import load_documents, open_stream, read_sources
 from .examples import prepare_rows
 from .objectives import HEAD_SETTINGS, OBJECTIVES
-from .prepared import default_folder, one_process
+from .prepared import default_folder, lock
 from .rows import as_rows
 from .trainer import CondenserTrainer
 
@@ -86,7 +86,7 @@ def _read_corpus(recipe: PretrainingRecipe) -> Dataset | IterableDataset:
         if len(sources) > 1 or recipe.prepare_only:
             raise ValueError("A corpus with streaming is one source, and cannot be prepared.")
         return open_stream(sources[0])
-    with one_process(default_folder() / Hasher.hash(recipe.corpus), "reads the corpus"):
+    with lock(default_folder() / Hasher.hash(recipe.corpus)):
         return load_documents(recipe.corpus)
 
 

@@ -183,7 +183,6 @@ class BlockStream(torch.utils.data.IterableDataset):
             window=self.window,
             capacity=self.capacity,
             least=self.least,
-            n_parts=1 if self.make_pair is None else 2,
             seed=self.seed,
         )
         phase = number // self.lanes_a_step

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from datasets import IterableDataset
+from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import find_batch_size
@@ -24,7 +24,6 @@ from .arguments import CondenserTrainingArguments, with_objective
 from .batches import TokenBudgetBatches
 from .data import KeyedBlocks
 from .examples import (
-    fingerprint_examples,
     fingerprint_start,
     make_collator,
     make_examples,
@@ -33,7 +32,7 @@ from .examples import (
 )
 from .objectives import HEAD_SETTINGS, OBJECTIVES
 from .probe import probe
-from .rows import as_rows, as_stored_rows, fingerprint_stream
+from .rows import as_rows, fingerprint_stream
 from .streams import PLACES, BlockStream, StreamCollator
 
 _PROBED = ("head_accuracy", "late_accuracy", "swap_cost")
@@ -94,7 +93,9 @@ class CondenserTrainer(ResumableTrainer):
         _check(self, model, args)
         self.record: dict[str, Any] = {"objective": args.objective}
         self.batches: TokenBudgetBatches | None = None
-        rows = as_rows(train_dataset, name="train_dataset")
+        rows = None
+        if train_dataset is not None:
+            rows = as_rows(train_dataset, name="train_dataset")
         if args.auto_find_batch_size and (
             args.tokens_per_batch or isinstance(rows, IterableDataset)
         ):
@@ -111,8 +112,6 @@ class CondenserTrainer(ResumableTrainer):
         elif rows is not None:
             train_dataset, self.batches, counts = make_examples(rows, tokenizer, args)
             self.record |= counts
-        else:
-            self.record |= fingerprint_examples(train_dataset)
         self.record[MODEL_FINGERPRINT] = fingerprint_start(model)
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
@@ -141,9 +140,11 @@ class CondenserTrainer(ResumableTrainer):
         """Make examples of evaluation data, or of a mapping of several, if they are text."""
         if isinstance(data, Mapping):
             return {name: self.prepare_evaluation(part) for name, part in data.items()}
-        rows = as_stored_rows(data, name="eval_dataset")
-        if rows is None:
+        if data is None or isinstance(data, KeyedBlocks):
             return data
+        rows = as_rows(data, name="eval_dataset")
+        if isinstance(rows, IterableDataset):
+            rows = Dataset.from_list(list(rows))
         tokenizer: Any = self.processing_class
         return make_examples(rows, tokenizer, self.args, for_evaluation=True)[0]
 
