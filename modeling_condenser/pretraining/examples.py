@@ -2,18 +2,16 @@
 
 import hashlib
 import json
-import logging
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
+import pyarrow.compute as pc
 import torch
 from datasets import Dataset, IterableDataset
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import find_layers, find_tokenizer, n_positions
-from modeling_condenser.encoding.unknown_tokens import warn_of_unknown
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import is_packing, use_packing, why_not_packed
 
@@ -26,10 +24,8 @@ from .data import (
     KeyedBlocks,
 )
 from .objectives import OBJECTIVES, MakePair
-from .prepared import Prepared, prepare
+from .prepared import prepare
 from .streams import BlockStream
-
-logger = logging.getLogger(__name__)
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: Any, max_length: int) -> None:
@@ -133,42 +129,24 @@ def make_examples(
     Returns:
         Data set, batches if they have a token budget, and counts for the run's record.
     """
-    seed = arguments.seed
     builder = make_builder(tokenizer, arguments, rows)
-    prepared = prepare_rows(rows, tokenizer, arguments)
-    n_tokens = int(prepared.lengths.sum())
-    warn_of_unknown(
-        tokenizer,
-        n_unknown=prepared.n_unknown,
-        n_tokens=n_tokens,
-        n_texts=len(prepared.lengths),
+    prepared = prepare(
+        rows, builder, folder=arguments.blocks_folder, num_proc=arguments.preprocessing_workers
     )
     batches = None
     if arguments.tokens_per_batch is not None and not for_evaluation:
         n_special = builder.max_length - builder.text_length
+        lengths = pc.list_value_length(prepared.blocks.data.column("input_ids")).to_numpy()
         batches = TokenBudgetBatches(
-            (prepared.lengths + n_special).clip(max=arguments.max_length),
+            (lengths + n_special).clip(max=arguments.max_length),
             arguments.tokens_per_batch,
-            seed=seed,
+            seed=arguments.seed,
             n_processes=arguments.world_size,
         )
-    if builder.kind == "spans":
-        _warn_of_unread(prepared.lengths, 2 * builder.text_length)
-    make_pair = choose_pairs(tokenizer, arguments)
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
-    return kind(prepared.blocks, seed=seed, make_pair=make_pair), batches, prepared.counts
-
-
-def prepare_rows(
-    rows: Dataset, tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
-) -> Prepared:
-    """Cut rows (`as_rows`) into the blocks of an objective, or open what was cut before."""
-    return prepare(
-        rows,
-        make_builder(tokenizer, arguments, rows),
-        folder=arguments.blocks_folder,
-        num_proc=arguments.preprocessing_workers,
-    )
+    make_pair = choose_pairs(tokenizer, arguments)
+    examples = kind(prepared.blocks, seed=arguments.seed, make_pair=make_pair)
+    return examples, batches, prepared.counts
 
 
 def make_builder(
@@ -230,16 +208,6 @@ def make_stream(
         seed=arguments.seed,
         make_pair=choose_pairs(tokenizer, arguments),
     )
-
-
-def _warn_of_unread(lengths: np.ndarray, n_read: int) -> None:
-    n_tokens = lengths.sum()
-    share = np.minimum(lengths, n_read).sum() / n_tokens
-    if share < 0.99:
-        logger.warning(
-            "An epoch reads at most %.1f %% of the %d tokens: two spans of each document.",
-            *(100 * share, n_tokens),
-        )
 
 
 def choose_pairs(

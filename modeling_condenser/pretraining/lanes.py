@@ -47,6 +47,9 @@ class Place(NamedTuple):
 Columns = tuple[np.ndarray, ...]
 """The ids of a block; of a text of which a pair is made, also where its parts begin."""
 
+Cut = tuple[list[Columns], Place]
+"""Blocks of consecutive documents, and where the next documents begin."""
+
 
 class Block(NamedTuple):
     """A block of a lane, its number there, and the place of its window."""
@@ -56,32 +59,23 @@ class Block(NamedTuple):
     place: Place
 
 
-class _Cut(NamedTuple):
-    """Blocks of consecutive documents, and where the next documents begin."""
-
-    blocks: list[Columns]
-    epoch: int
-    n_documents: int
-    state: dict[str, Any] | None
-
-
 class _Window:
     """Blocks that are shuffled together: of some documents, and never of two epochs.
 
     For pairs, copies are left out: in a contrast, a text would be its own negative.
     """
 
-    def __init__(self, place: Place, cuts: Iterator[_Cut], size: int, *, for_pairs: bool):
+    def __init__(self, place: Place, cuts: Iterator[Cut], size: int, *, for_pairs: bool):
         self.place, self._cuts, self._size, self._for_pairs = place, cuts, size, for_pairs
         self._seen: set[bytes] = set()
         self.blocks: list[Columns] = []
-        self._last: _Cut | None = None
+        self._end = place  # of the documents that were read
 
     def fill(self, least: int) -> None:
         """Read documents until there are `least` blocks, or the window is complete."""
         while len(self.blocks) < min(least, self._size) and not self._ends_epoch:
-            self._last = next(self._cuts)
-            self.blocks += filter(self._is_new, self._last.blocks)
+            blocks, self._end = next(self._cuts)
+            self.blocks += filter(self._is_new, blocks)
 
     def _is_new(self, columns: Columns) -> bool:
         if not self._for_pairs:
@@ -92,15 +86,13 @@ class _Window:
 
     @property
     def _ends_epoch(self) -> bool:
-        return bool(self.blocks) and self._last is not None and self._last.epoch > self.place.epoch
+        return bool(self.blocks) and self._end.epoch > self.place.epoch
 
     @property
     def next_place(self) -> Place:
         """Where the next window begins, once this one is complete, but not in which batch."""
-        assert self._last is not None
-        _, epoch, n_documents, state = self._last
         n_blocks = self.place.n_blocks + len(self.blocks)
-        return Place(epoch, n_documents, state, self.place.window + 1, n_blocks)
+        return self._end._replace(window=self.place.window + 1, n_blocks=n_blocks)
 
 
 @dataclass(frozen=True)
@@ -166,7 +158,7 @@ class Lane:
         n_special = self.builder.max_length - self.builder.text_length
         return max(len(columns[0]) + n_special, self.least)
 
-    def _cut(self, place: Place) -> Iterator[_Cut]:
+    def _cut(self, place: Place) -> Iterator[Cut]:
         """Cut the documents from a place on, a few at a time, epoch after epoch."""
         epoch, n_read, state = place.epoch, place.n_documents, place.state
         can_resume = _has_exact_state(self.documents._ex_iterable)
@@ -185,7 +177,7 @@ class Lane:
                 columns.pop("document", None)
                 blocks = [*zip(*columns.values(), strict=True)]
                 n_blocks += len(blocks)
-                yield _Cut(blocks, epoch, n_read, documents.state_dict() if can_resume else None)
+                yield blocks, Place(epoch, n_read, documents.state_dict() if can_resume else None)
             if is_whole and n_blocks == 0:
                 raise ValueError(self._explain_nothing(epoch, n_read))
             if self.number == 0:
@@ -195,7 +187,7 @@ class Lane:
                     *(self.n_lanes, n_read, epoch + 1),
                 )
             epoch, n_read, state = epoch + 1, 0, None
-            yield _Cut([], epoch, n_read, state)
+            yield [], Place(epoch)
 
     def _explain_nothing(self, epoch: int, n_read: int) -> str:
         if epoch and not n_read:

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets, config
 from datasets.fingerprint import Hasher
 from filelock import FileLock
 
+from modeling_condenser.encoding.unknown_tokens import warn_of_unknown
 from modeling_condenser.files.run_folder import atomic_folder, read_json, write_json
 
 from .corpus import file_states_of
@@ -34,15 +34,11 @@ class Prepared:
 
     Attributes:
         blocks: rows of `BlockBuilder`.
-        lengths: tokens of all N rows that were cut, (N,) int32, with copies that are left out.
-        n_unknown: tokens among them that the tokenizer does not know.
         counts: for the run's record: documents and blocks, what was left out, `blocks_sha256`.
         folder: that holds all of this; None if it is in memory.
     """
 
     blocks: Dataset
-    lengths: np.ndarray
-    n_unknown: int
     counts: dict[str, Any]
     folder: Path | None = None
 
@@ -61,7 +57,8 @@ def prepare(
 ) -> Prepared:
     """Cut text into blocks, or open what was cut of this text before.
 
-    For pairs, one of equal documents is kept, and one of equal texts.
+    For pairs, one of equal documents is kept, and one of equal texts. When text is cut, a warning
+    says if the tokenizer does not know it.
 
     Args:
         rows: of `as_rows`; those in memory are cut in memory.
@@ -74,7 +71,8 @@ def prepare(
         ValueError: there is no text, or none of which a pair can be made.
     """
     if not rows.cache_files:
-        return _select(*_cut(rows, builder, None, num_proc))
+        blocks, kept, counts = _cut(rows, builder, None, num_proc)
+        return Prepared(blocks if kept is None else blocks.select(kept), counts)
     text = (rows._fingerprint, file_states_of(rows))
     key = Hasher.hash((*text, builder.fingerprint, builder.for_pairs))
     place = Path(folder or default_folder(), key)
@@ -82,14 +80,15 @@ def prepare(
         with lock(place):
             if not (place / _RECORD).is_file():
                 with atomic_folder(place) as new:
-                    _, kept, record = _cut(rows, builder, str(new / _BLOCKS), num_proc)
+                    _, kept, counts = _cut(rows, builder, str(new / _BLOCKS), num_proc)
                     if kept is not None:
                         np.save(new / _KEPT, kept)
-                    write_json(new / _RECORD, record)
+                    write_json(new / _RECORD, {"counts": counts})
     parts = [Dataset.from_file(str(file)) for file in sorted(place.glob("*.arrow"))]
-    has_copies = (place / _KEPT).is_file()
-    kept = np.load(place / _KEPT, mmap_mode="r") if has_copies else None
-    return _select(concatenate_datasets(parts), kept, read_json(place / _RECORD, {}), place)
+    blocks = concatenate_datasets(parts)
+    if (place / _KEPT).is_file():
+        blocks = blocks.select(np.load(place / _KEPT, mmap_mode="r"))
+    return Prepared(blocks, read_json(place / _RECORD, {})["counts"], place)
 
 
 def lock(place: Path) -> FileLock:
@@ -101,14 +100,18 @@ def lock(place: Path) -> FileLock:
 def _cut(
     rows: Dataset, builder: BlockBuilder, file: str | None, num_proc: int | None
 ) -> tuple[Dataset, np.ndarray | None, dict[str, Any]]:
-    """All blocks, the numbers of those that are kept (None for all), and a record of both."""
+    """All blocks, the numbers of those that are kept (None for all), and counts."""
     if builder.for_pairs and (is_copy := find_copies(rows, "text")).any():
         rows = rows.select(np.flatnonzero(~is_copy))
     blocks = build_blocks(rows, builder, file=file, num_proc=num_proc)
-    n_unknown = 0
+    n_unknown = n_tokens = 0
     for chunk in blocks.data.column("input_ids").chunks:
-        n_unknown += int(np.sum(chunk.flatten().to_numpy() == builder.tokenizer.unk_token_id))
-    chosen, kept, counts = blocks, None, {"n_documents": len(rows)}
+        tokens = chunk.flatten().to_numpy()
+        n_unknown += int(np.sum(tokens == builder.tokenizer.unk_token_id))
+        n_tokens += len(tokens)
+    warn_of_unknown(builder.tokenizer, n_unknown=n_unknown, n_tokens=n_tokens, n_texts=len(blocks))
+    counts: dict[str, Any] = {"n_documents": len(rows)}
+    chosen, kept = blocks, None
     if builder.for_pairs:
         n_left_out = len(rows) - len(blocks.unique("document"))
         counts["n_documents_left_out"] = n_left_out
@@ -119,16 +122,8 @@ def _cut(
         if (is_copy := find_copies(blocks, "input_ids")).any():
             kept = np.flatnonzero(~is_copy)
             chosen = blocks.select(kept)
-    record = {**counts, "n_blocks": len(chosen), "blocks_sha256": fingerprint_blocks(chosen)}
-    return blocks, kept, {"n_unknown": n_unknown, "counts": record}
-
-
-def _select(
-    blocks: Dataset, kept: np.ndarray | None, record: dict[str, Any], folder: Path | None = None
-) -> Prepared:
-    lengths = pc.list_value_length(blocks.data.column("input_ids")).to_numpy()
-    chosen = blocks if kept is None else blocks.select(kept)
-    return Prepared(chosen, lengths, **record, folder=folder)
+    counts |= {"n_blocks": len(chosen), "blocks_sha256": fingerprint_blocks(chosen)}
+    return blocks, kept, counts
 
 
 def find_copies(rows: Dataset, column: str) -> np.ndarray:

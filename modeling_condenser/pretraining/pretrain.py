@@ -20,9 +20,9 @@ from modeling_condenser.warm_start import find_start, new_encoder, open_config, 
 from .arguments import CondenserTrainingArguments, PretrainingRecipe
 from .contrastive_trainer import ContrastiveTrainer
 from .corpus import load_documents, open_stream, read_sources
-from .examples import prepare_rows
+from .examples import make_builder
 from .objectives import HEAD_SETTINGS, OBJECTIVES
-from .prepared import default_folder, lock
+from .prepared import default_folder, lock, prepare
 from .rows import as_rows
 from .trainer import CondenserTrainer
 
@@ -104,7 +104,12 @@ def prepare_blocks(**settings: Any) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rows: Any = as_rows(_read_corpus(recipe), name="corpus")
     started = time.perf_counter()
-    prepared = prepare_rows(rows, tokenizer, arguments)
+    prepared = prepare(
+        rows,
+        make_builder(tokenizer, arguments, rows),
+        folder=arguments.blocks_folder,
+        num_proc=arguments.preprocessing_workers,
+    )
     seconds = time.perf_counter() - started
     logger.info(
         "%d documents and %d blocks in %.0f s: %s.",

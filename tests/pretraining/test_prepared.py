@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from datasets import Dataset, load_from_disk
 
@@ -44,9 +43,7 @@ def test_stored_blocks_are_those_of_memory_whoever_cuts_them_and_are_cut_once(
     found.append(prepare(rows, replace(builder), folder=tmp_path / "1"))
     for each in found:
         assert each.blocks["input_ids"][:] == expected.blocks["input_ids"][:]
-        assert each.counts == expected.counts and each.n_unknown == expected.n_unknown
-        assert np.array_equal(each.lengths, expected.lengths)
-        assert each.blocks.cache_files
+        assert each.counts == expected.counts and each.blocks.cache_files
     with pytest.raises(ZeroDivisionError):
         prepare(rows, replace(builder, seed=4), folder=tmp_path / "1")
 
