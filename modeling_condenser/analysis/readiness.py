@@ -1,10 +1,9 @@
 """Measure the readiness of a model: attention entropy, head, geometry and retrieval."""
 
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
@@ -26,8 +25,6 @@ from modeling_condenser.files.models import (
     states_encoding,
 )
 from modeling_condenser.files.run_folder import show_bars
-from modeling_condenser.files.settings import read_recipe
-from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys
@@ -101,10 +98,6 @@ def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
     if sample.small is not None:
         for measure, mean in measure_in_memory(retriever, sample.small).means.items():
             values[f"zero_shot_{measure}"] = mean
-        if measuring.labels:
-            tuned = fine_tune_on_few(retriever, measuring)
-            for measure, mean in measure_in_memory(tuned, sample.small).means.items():
-                values[f"few_shot_{measure}"] = mean
     values["seconds"] = round(time.perf_counter() - started, 2)
     return {f"{PREFIX}{name}": value for name, value in values.items()}
 
@@ -147,31 +140,6 @@ def _exported(
         with models.quiet_loading():
             model.save_encoder(scratch, tokenizer=tokenizer, contract=asdict(contract))
         yield Retriever(scratch, device=encoder.device)
-
-
-def fine_tune_on_few(retriever: Retriever, measuring: Measuring) -> Retriever:
-    """Fine-tune an encoder on few labels of the collection."""
-    recipe, longest = read_recipe("finetune/contrastive"), _longest(retriever, measuring)
-    with tempfile.TemporaryDirectory(prefix="condenser-few-shot-") as scratch:
-        settings = {
-            **recipe,
-            "query_max_length": min(recipe["query_max_length"], longest),
-            "passage_max_length": min(recipe["passage_max_length"], longest),
-            "disable_tqdm": True,
-            "seed": measuring.sample_seed,
-            "subset_seed": measuring.sample_seed,
-            "load_best_model_at_end": False,
-            **measuring.finetuning,
-            "encoder": str(retriever.folder),
-            "pooling": retriever.contract.pooling,
-            "collection": measuring.collection,
-            "split": "train",
-            "train_size": measuring.labels,
-            "use_cpu": retriever.model.device.type == "cpu",
-            "output_dir": str(Path(scratch, "run")),
-        }
-        with redirect_stdout(sys.stderr):  # the training log
-            return _open(finetune(**settings), longest)
 
 
 @torch.no_grad()

@@ -71,18 +71,6 @@ def test_a_checkpoint_and_its_export_have_the_same_figures(bert_run, collection,
     assert {name: ours[name] for name in theirs} == pytest.approx(theirs, abs=1e-6)
 
 
-@pytest.mark.slow
-def test_few_labels_change_what_is_found(bert_folder, collection, tmp_path):
-    finetuning = {"max_steps": 4, "learning_rate": 1e-2, "per_device_train_batch_size": 4}
-    sizes = {"texts": 4, "max_length": 16, "queries": 99, "passages": 99}
-    few = {"collection": str(collection), "labels": 16, "finetuning": finetuning}
-    table = analyze(models=[str(bert_folder)], out=str(tmp_path / "out"), **sizes, **few)
-    [before, after] = (
-        table.loc[f"MRR@10 {when} fine-tuning"].item() for when in ("without", "after")
-    )
-    assert 0 < after != before > 0
-
-
 def test_a_table_has_a_row_for_each_measure_and_a_column_for_each_model(tmp_path):
     def entry(swap, *layers):
         names = {f"readiness/entropy_layer_{k}": value for k, value in enumerate(layers, start=1)}
