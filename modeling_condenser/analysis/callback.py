@@ -70,10 +70,7 @@ class ReadinessCallback(TrainerCallback):
         steps = [entry.get("step") for entry in state.log_history if is_readiness(entry)]
         if trainer.is_world_process_zero() and state.global_step not in steps:
             model = trainer.accelerator.unwrap_model(trainer.model)
-            similarity = getattr(trainer.args, "similarity", None)
-            entry = measure_checkpoint(
-                model, trainer.processing_class, self.sample, similarity=similarity
-            )
+            entry = measure_checkpoint(model, trainer.processing_class, self.sample)
             should_log = control.should_log  # log() resets it, but the step's own entry follows
             trainer.log(entry)
             control.should_log = should_log

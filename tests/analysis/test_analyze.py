@@ -58,9 +58,8 @@ def test_the_vector_of_an_encoder_without_a_stated_pooling_is_cls(bert_folder, t
 
 def test_a_checkpoint_and_its_export_have_the_same_figures(bert_run, collection, tmp_path):
     run = Path(shutil.copytree(bert_run, tmp_path / "run"))
-    stages = json.loads((run / "model" / "provenance.json").read_text())
-    stages[-1]["recipe"]["similarity"] = "cosine"
-    (run / "model" / "provenance.json").write_text(json.dumps(stages))
+    config = json.loads((run / "model" / "config.json").read_text())
+    (run / "model" / "config.json").write_text(json.dumps({**config, "similarity": "cosine"}))
     models = [run / "model", export_encoder(run, tmp_path / "encoder")]
     sizes = {"texts": 4, "max_length": 16, "queries": 99, "passages": 99}
     measuring = Measuring(collection=str(collection), split="train", **sizes)
