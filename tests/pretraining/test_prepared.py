@@ -1,9 +1,6 @@
 """Blocks that are cut once and stored: by whom, where, and for whom."""
 
-import multiprocessing
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from datasets import Dataset, load_from_disk
@@ -11,7 +8,7 @@ from datasets import Dataset, load_from_disk
 from modeling_condenser.files.run_folder import read_run
 from modeling_condenser.pretraining import prepared
 from modeling_condenser.pretraining.data import BlockBuilder, fingerprint_blocks
-from modeling_condenser.pretraining.prepared import lock, prepare
+from modeling_condenser.pretraining.prepared import prepare
 from modeling_condenser.pretraining.pretrain import pretrain
 
 
@@ -46,22 +43,6 @@ def test_stored_blocks_are_those_of_memory_whoever_cuts_them_and_are_cut_once(
         assert each.counts == expected.counts and each.blocks.cache_files
     with pytest.raises(ZeroDivisionError):
         prepare(rows, replace(builder, seed=4), folder=tmp_path / "1")
-
-
-def wait_for(place: Path, entered: Any) -> None:
-    with lock(place):
-        entered.set()
-
-
-def test_a_second_process_waits_until_the_first_has_cut(tmp_path):
-    context = multiprocessing.get_context("fork")
-    entered = context.Event()
-    with lock(tmp_path / "place"):
-        other = context.Process(target=wait_for, args=(tmp_path / "place", entered))
-        other.start()
-        assert not entered.wait(0.5)
-    other.join(30)
-    assert entered.is_set()
 
 
 def test_a_recipe_prepares_its_text_only_and_its_run_uses_the_blocks(

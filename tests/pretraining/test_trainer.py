@@ -212,15 +212,6 @@ def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weig
         assert entry["loss"] == pytest.approx(total, rel=1e-5)
 
 
-def test_text_is_accepted_in_every_form(make_trainer, texts):
-    texts = texts[:20]
-    expected = make_trainer(texts).record
-    assert expected["n_documents"] == 20 and expected["n_blocks"] > 20
-    rows = [{"id": i, "text": text} for i, text in enumerate(texts)]
-    for data in (tuple(rows), Dataset.from_list(rows)):
-        assert make_trainer(data).record == expected
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -407,6 +398,7 @@ def test_stored_data_of_every_kind_give_the_training_of_the_texts(make_trainer, 
         [
             DatasetDict(train=rows, test=rows.select([0])),
             rows.with_format("arrow"),
+            tuple(rows),
             Lines(texts),
             torch.utils.data.ConcatDataset(halves),
             torch.utils.data.ConcatDataset([rows.select(range(9)), rows.select(range(9, 20))]),
