@@ -38,7 +38,7 @@ class Objective:
             `CondenserTrainingArguments`.
         is_one_way: a contrast is of the first text of each pair with all second ones, not of every
             text with all others.
-        own_settings: fields of the arguments that only this objective has.
+        own_settings: further fields of the arguments that not all objectives have.
     """
 
     name: str
@@ -92,7 +92,7 @@ def _choose_queries(tokenizer: PreTrainedTokenizerBase, arguments: Any) -> MakeP
     )
 
 
-_ALL = (
+_ENTRIES = (
     Objective(
         "condenser",
         "MLM of the late layers, and of a head that reads the dense vector and the early tokens",
@@ -117,7 +117,7 @@ _ALL = (
         own_settings=("query_length", "removal_probability"),
     ),
 )
-OBJECTIVES = {objective.name: objective for objective in _ALL}
+OBJECTIVES = {objective.name: objective for objective in _ENTRIES}
 
 
 def check_objective(settings: Any) -> None:
@@ -132,7 +132,7 @@ def check_objective(settings: Any) -> None:
         )
     of_objective = OBJECTIVES[settings.objective].settings
     for field in fields(settings):
-        having = [other.name for other in _ALL if field.name in other.settings]
+        having = [name for name, other in OBJECTIVES.items() if field.name in other.settings]
         is_set = getattr(settings, field.name) != field.default
         if is_set and having and field.name not in of_objective:
             raise ValueError(
@@ -144,4 +144,4 @@ def check_objective(settings: Any) -> None:
 def describe_objectives() -> str:
     """A line for each objective, for `condenser pretrain --help`."""
     width = max(map(len, OBJECTIVES))
-    return "\n".join(f"  {each.name:{width}}  {each.about}" for each in _ALL)
+    return "\n".join(f"  {name:{width}}  {each.about}" for name, each in OBJECTIVES.items())
