@@ -44,7 +44,7 @@ class BlockBuilder:
 
     For pairs, the other kinds make texts of two parts or more: "spans", a document, whose parts are
     its blocks; "passages", a block, even if it is longer than `max_length`, whose parts are its
-    sentences. Documents of one part are left out.
+    sentences. Documents of one part are left out. `make_pair` makes two examples of a text.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -53,6 +53,7 @@ class BlockBuilder:
     short_block_probability: float = 0.1
     seed: int = 0
     kind: Literal["blocks", "spans", "passages"] = "blocks"
+    make_pair: MakePair | None = None
 
     def __post_init__(self) -> None:
         self.text_length = text_length(self.tokenizer, self.max_length)

@@ -23,7 +23,7 @@ from .data import (
     EvaluationBlocks,
     KeyedBlocks,
 )
-from .objectives import OBJECTIVES, MakePair
+from .objectives import OBJECTIVES
 from .prepared import prepare
 from .streams import BlockStream
 
@@ -144,8 +144,7 @@ def make_examples(
             n_processes=arguments.world_size,
         )
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
-    make_pair = choose_pairs(tokenizer, arguments)
-    examples = kind(prepared.blocks, seed=arguments.seed, make_pair=make_pair)
+    examples = kind(prepared.blocks, seed=arguments.seed, make_pair=builder.make_pair)
     return examples, batches, prepared.counts
 
 
@@ -154,22 +153,26 @@ def make_builder(
     arguments: CondenserTrainingArguments,
     rows: Dataset | IterableDataset,
 ) -> BlockBuilder:
-    """What cuts the documents of an objective.
+    """What cuts the documents of an objective, and makes pairs of them.
 
     Raises:
         ValueError: the objective needs text, but the rows hold tokens.
     """
-    kind = OBJECTIVES[arguments.objective].reads
-    if kind != "blocks" and "text" not in (rows.column_names or ["text"]):
+    objective = OBJECTIVES[arguments.objective]
+    if objective.reads != "blocks" and "text" not in (rows.column_names or ["text"]):
         raise ValueError(
-            f"objective {arguments.objective!r} cuts text at its sentences, but the rows hold "
+            f"objective {objective.name!r} cuts text at its sentences, but the rows hold "
             "input_ids: give the text itself, in a column `text`."
         )
+    make_pair = None
+    if objective.choose_pairs is not None:
+        make_pair = objective.choose_pairs(tokenizer, arguments)
     return BlockBuilder(
         tokenizer,
         max_length=arguments.max_length,
         short_block_probability=arguments.short_block_probability,
-        kind=kind,
+        kind=objective.reads,
+        make_pair=make_pair,
     )
 
 
@@ -206,16 +209,7 @@ def make_stream(
         most_lanes=arguments.stream_lanes,
         buffer=arguments.stream_buffer,
         seed=arguments.seed,
-        make_pair=choose_pairs(tokenizer, arguments),
     )
-
-
-def choose_pairs(
-    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
-) -> MakePair | None:
-    """How a pair is made of a text; None for objectives without pairs."""
-    choose = OBJECTIVES[arguments.objective].choose_pairs
-    return None if choose is None else choose(tokenizer, arguments)
 
 
 def fingerprint_start(model: Any) -> str:
