@@ -47,8 +47,7 @@ class CondenserTrainingArguments(TrainingArguments):
             multiple of processes x gradient_accumulation_steps. The batches depend on it.
         stream_buffer: blocks of a stream that are shuffled together.
         packed: whether to omit padding, which changes no loss; by default wherever the encoder
-            supports it and no `attn_implementation` is set.
-        attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...).
+            supports it. Without it, the attention back-end is the model's.
         tokens_per_batch: upper limit of tokens in a device's batch, with special tokens, in place
             of `per_device_train_batch_size`. Packed batches are then filled to one shape, so that
             `torch_compile` compiles once.
@@ -72,7 +71,6 @@ class CondenserTrainingArguments(TrainingArguments):
     stream_lanes: int = 16
     stream_buffer: int = 8192
     packed: bool | None = None
-    attn_implementation: str | None = None
     tokens_per_batch: int | None = None
     similarity: Literal["dot", "cosine"] | None = None
     temperature: float | None = None
@@ -128,11 +126,6 @@ class CondenserTrainingArguments(TrainingArguments):
             )
         if self.bow_weight_end is not None and not self.bow_weight:
             raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
-        if self.packed and self.attn_implementation is not None:
-            raise ValueError(
-                f"attn_implementation is {self.attn_implementation}, but packed batches have their "
-                "own attention back-end: leave one of the two out."
-            )
 
 
 def with_objective(arguments: TrainingArguments) -> CondenserTrainingArguments:

@@ -81,19 +81,15 @@ def prepare_model(
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
 ) -> None:
-    """Check that tokenizer and model fit, and set attention, packing and what is trained."""
-    packed = arguments.packed
+    """Check that tokenizer and model fit, and set packing and what is trained."""
     check_fit(tokenizer, model, arguments.max_length)
-    if arguments.attn_implementation is not None:
-        model.set_attn_implementation(arguments.attn_implementation)
-    elif packed is None:
-        packed = why_not_packed(model.condenser.encoder) is None
     if not OBJECTIVES[arguments.objective].is_masked and not arguments.bow_weight:
         # Of the LM head only weights that it shares with the encoder are trained, if these are.
         shared = set(model.condenser.encoder.parameters())
         for weight in set(model.lm_head.parameters()) - shared:
             weight.requires_grad_(False)
-    if packed:
+    can_pack = why_not_packed(model.condenser.encoder) is None
+    if arguments.packed or (arguments.packed is None and can_pack):
         use_packing(model)
 
 

@@ -96,13 +96,6 @@ class CondenserTrainer(ResumableTrainer):
         rows = None
         if train_dataset is not None:
             rows = as_rows(train_dataset, name="train_dataset")
-        if args.auto_find_batch_size and (
-            args.tokens_per_batch or isinstance(rows, IterableDataset)
-        ):
-            raise ValueError(
-                "auto_find_batch_size cannot change batches of a stream or of tokens_per_batch: "
-                "leave it out, and lower these if memory runs out."
-            )
         tokenizer = processing_class or find_tokenizer(model)
         prepare_model(model, tokenizer, args)
         collator = make_collator(model, tokenizer, args)

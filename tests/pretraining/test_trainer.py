@@ -299,7 +299,7 @@ def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, mon
     assert not (tmp_path / "run").exists()
 
 
-def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
+def test_batches_are_packed_unless_it_is_refused_or_the_encoder_cannot(
     tmp_path, bert_folder, texts
 ):
     mpnet = BACKBONES["MPNet"].save(tmp_path / "mpnet", texts)
@@ -310,8 +310,7 @@ def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
         return is_packing(model)
 
     assert is_packed() and is_packed(objective="cocondenser")
-    assert not (is_packed(packed=False) or is_packed(attn_implementation="eager"))
-    assert not is_packed(mpnet)
+    assert not (is_packed(packed=False) or is_packed(mpnet))
     with pytest.raises(ValueError, match="mpnet .* only their own attention. Set packed: false"):
         is_packed(mpnet, packed=True)
 
@@ -450,7 +449,6 @@ def test_documents_that_were_tokenized_before_are_cut_into_blocks_of_all_of_them
     [
         ({}, {"max_steps": -1}, "is a stream, .* set max_steps"),
         ({}, {"ignore_data_skip": True}, "ignore_data_skip is true"),
-        ({}, {"auto_find_batch_size": True}, "auto_find_batch_size cannot change batches"),
         ({"rename_column": ("text", "body")}, {}, "its columns are body.*rename_column"),
         ({"take": (0,)}, {}, "train_dataset is empty"),
     ],
