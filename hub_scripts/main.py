@@ -47,8 +47,10 @@ def pretrain(read: Reader) -> None:
         CondenserTrainingArguments,
         PretrainingRecipe,
     )
+    from modeling_condenser.pretraining.objectives import describe_objectives
 
-    settings = read(PretrainingRecipe, CondenserTrainingArguments, epilog=TRAINER_HELP)
+    epilog = f"objectives:\n{describe_objectives()}\n{TRAINER_HELP}"
+    settings = read(PretrainingRecipe, CondenserTrainingArguments, epilog=epilog)
     from modeling_condenser.pretraining.pretrain import pretrain as train
 
     callbacks = []

@@ -36,8 +36,7 @@ class ReadinessCallback(TrainerCallback):
         every: steps between two measurements.
 
     Raises:
-        ValueError: the trainer has no tokenizer, or shards the model (FSDP, DeepSpeed), or few
-            labels are to be tried, for which a training cannot be interrupted.
+        ValueError: the trainer has no tokenizer, or shards the model (FSDP, DeepSpeed).
     """
 
     def __init__(self, trainer: Trainer, sample: Sample, *, every: int = 500):
@@ -47,11 +46,6 @@ class ReadinessCallback(TrainerCallback):
             raise ValueError(
                 "Readiness while training needs the whole model in the first process, but FSDP and "
                 "DeepSpeed shard it: remove readiness, and run `condenser analyze` afterwards."
-            )
-        if sample.measuring.labels:
-            raise ValueError(
-                f"labels is {sample.measuring.labels}, but readiness while training fine-tunes "
-                "nothing: run `condenser analyze` with labels afterwards."
             )
         if every < 1:
             raise ValueError(f"every is {every}, expected at least 1.")
@@ -76,10 +70,7 @@ class ReadinessCallback(TrainerCallback):
         steps = [entry.get("step") for entry in state.log_history if is_readiness(entry)]
         if trainer.is_world_process_zero() and state.global_step not in steps:
             model = trainer.accelerator.unwrap_model(trainer.model)
-            similarity = getattr(trainer.args, "similarity", None)
-            entry = measure_checkpoint(
-                model, trainer.processing_class, self.sample, similarity=similarity
-            )
+            entry = measure_checkpoint(model, trainer.processing_class, self.sample)
             should_log = control.should_log  # log() resets it, but the step's own entry follows
             trainer.log(entry)
             control.should_log = should_log

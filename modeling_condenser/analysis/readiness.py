@@ -1,11 +1,10 @@
 """Measure the readiness of a model: attention entropy, head, geometry and retrieval."""
 
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,15 +18,8 @@ from modeling_condenser.encoder_parts import contract_of, n_positions
 from modeling_condenser.encoding.retriever import Retriever, make_batches, tokenize_texts
 from modeling_condenser.evaluation.measures import measure_in_memory
 from modeling_condenser.files import models
-from modeling_condenser.files.models import (
-    EncodingContract,
-    Similarity,
-    read_contract,
-    states_encoding,
-)
+from modeling_condenser.files.models import states_encoding
 from modeling_condenser.files.run_folder import show_bars
-from modeling_condenser.files.settings import read_recipe
-from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys
@@ -56,23 +48,17 @@ def measure_model(name: str | Path, sample: Sample) -> dict[str, float]:
     with models.quiet_loading():
         model = model_class.from_pretrained(folder)
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
-    tokenizer, similarity = (
-        AutoTokenizer.from_pretrained(folder),
-        read_contract(folder).get("similarity"),
-    )
-    return measure_checkpoint(model, tokenizer, sample, similarity=similarity)
+    return measure_checkpoint(model, AutoTokenizer.from_pretrained(folder), sample)
 
 
 @show_bars(False)
-def measure_checkpoint(
-    model: Any, tokenizer: Any, sample: Sample, *, similarity: Similarity | None = None
-) -> dict[str, float]:
+def measure_checkpoint(model: Any, tokenizer: Any, sample: Sample) -> dict[str, float]:
     """Measure a `CondenserForPreTraining` or `CondenserForMaskedLM` in memory.
 
     The encoder is measured as its export. The model, its mode and global random states are kept.
     """
     started, entry = time.perf_counter(), dict[str, float]()
-    with _exported(model, tokenizer, sample.measuring.max_length, similarity) as retriever:
+    with _exported(model, tokenizer, sample.measuring.max_length) as retriever:
         if hasattr(model, "run_head"):  # not by its class, because remote code has its own
             probed = probe(model, mask_texts(model, retriever, sample))
             for name in ("head_loss", "zero_cost", "swap_cost"):
@@ -101,10 +87,6 @@ def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
     if sample.small is not None:
         for measure, mean in measure_in_memory(retriever, sample.small).means.items():
             values[f"zero_shot_{measure}"] = mean
-        if measuring.labels:
-            tuned = fine_tune_on_few(retriever, measuring)
-            for measure, mean in measure_in_memory(tuned, sample.small).means.items():
-                values[f"few_shot_{measure}"] = mean
     values["seconds"] = round(time.perf_counter() - started, 2)
     return {f"{PREFIX}{name}": value for name, value in values.items()}
 
@@ -112,16 +94,12 @@ def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
 def _open(folder: Path, max_length: int) -> Retriever:
     """Open an encoder or a retriever, for texts of at most this many tokens."""
     retriever = Retriever(folder, pooling=None if states_encoding(folder) else "cls")
-    retriever.contract = _shorten(retriever.contract, max_length)
-    return retriever
-
-
-def _shorten(contract: EncodingContract, max_length: int) -> EncodingContract:
-    return replace(
-        contract,
-        query_max_length=min(contract.query_max_length, max_length),
-        passage_max_length=min(contract.passage_max_length, max_length),
+    retriever.contract = replace(
+        retriever.contract,
+        query_max_length=min(retriever.contract.query_max_length, max_length),
+        passage_max_length=min(retriever.contract.passage_max_length, max_length),
     )
+    return retriever
 
 
 def _encoder(retriever: Retriever) -> Any:
@@ -134,44 +112,15 @@ def _longest(retriever: Retriever, measuring: Measuring) -> int:
 
 
 @contextmanager
-def _exported(
-    model: Any, tokenizer: Any, max_length: int, similarity: Similarity | None
-) -> Iterator[Retriever]:
+def _exported(model: Any, tokenizer: Any, max_length: int) -> Iterator[Retriever]:
     """The encoder of a checkpoint in memory as a retriever, from a temporary folder."""
     encoder = model.condenser.encoder
     longest = min(max_length, n_positions(encoder) or max_length)
-    contract = _shorten(EncodingContract(**contract_of(model.config, longest=longest)), longest)
-    if similarity is not None:
-        contract = replace(contract, similarity=similarity)
+    contract = contract_of(model.config, longest=longest)
     with tempfile.TemporaryDirectory(prefix="condenser-readiness-") as scratch:
         with models.quiet_loading():
-            model.save_encoder(scratch, tokenizer=tokenizer, contract=asdict(contract))
+            model.save_encoder(scratch, tokenizer=tokenizer, contract=contract)
         yield Retriever(scratch, device=encoder.device)
-
-
-def fine_tune_on_few(retriever: Retriever, measuring: Measuring) -> Retriever:
-    """Fine-tune an encoder on few labels of the collection."""
-    recipe, longest = read_recipe("finetune/contrastive"), _longest(retriever, measuring)
-    with tempfile.TemporaryDirectory(prefix="condenser-few-shot-") as scratch:
-        settings = {
-            **recipe,
-            "query_max_length": min(recipe["query_max_length"], longest),
-            "passage_max_length": min(recipe["passage_max_length"], longest),
-            "disable_tqdm": True,
-            "seed": measuring.sample_seed,
-            "subset_seed": measuring.sample_seed,
-            "load_best_model_at_end": False,
-            **measuring.finetuning,
-            "encoder": str(retriever.folder),
-            "pooling": retriever.contract.pooling,
-            "collection": measuring.collection,
-            "split": "train",
-            "train_size": measuring.labels,
-            "use_cpu": retriever.model.device.type == "cpu",
-            "output_dir": str(Path(scratch, "run")),
-        }
-        with redirect_stdout(sys.stderr):  # the training log
-            return _open(finetune(**settings), longest)
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """The settings of readiness: what is measured, and on what."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from modeling_condenser.files.settings import check_least
@@ -35,9 +35,6 @@ class Measuring:
         split: split of the queries; by default dev, or test where there is no dev.
         queries: number of queries.
         passages: number of passages to search: those judged for the queries, and others.
-        labels: pairs of the split "train" to fine-tune on for few-shot retrieval; 0 for none. Not
-            while training.
-        finetuning: settings of few-shot retrieval that differ from `finetune/contrastive`.
         sample_seed: seed of the choice of texts, masks, queries and passages.
     """
 
@@ -47,11 +44,7 @@ class Measuring:
     split: str | None = None
     queries: int = 50
     passages: int = 1000
-    labels: int = 0
-    finetuning: dict[str, Any] = field(default_factory=dict)
     sample_seed: int = 0
 
     def __post_init__(self) -> None:
-        check_least(self, texts=2, max_length=4, queries=1, passages=2, labels=0)
-        if self.labels and self.collection is None:
-            raise ValueError(f"labels is {self.labels}, but there is no collection: name one.")
+        check_least(self, texts=2, max_length=4, queries=1, passages=2)

@@ -7,7 +7,7 @@ readiness/entropy                 entropy of the CLS row of attention, nats, mea
 readiness/entropy_layer_K         the same of layer K, counted from 1
 readiness/entropy_even            entropy of a row that attends to all tokens alike
 readiness/alignment, /uniformity  of the dense vectors (Wang & Isola 2020)
-readiness/zero_shot_MRR@10, ...   on a small collection; few_shot_... after fine-tuning
+readiness/zero_shot_MRR@10, ...   on a small collection, without fine-tuning
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,18 +33,16 @@ _EXPLANATIONS = {
     f"{PREFIX}alignment": "Lower alignment means that matching texts are closer, lower uniformity "
     "that vectors are spread more evenly (Wang & Isola 2020).",
 }
-_RETRIEVAL = {
-    f"{PREFIX}zero_shot_": "without fine-tuning",
-    f"{PREFIX}few_shot_": "after fine-tuning",
-}
+_RETRIEVAL = f"{PREFIX}zero_shot_"
 
 
 def titled_measures(entries: Sequence[Mapping[str, float]]) -> dict[str, str]:
     """Name -> title of the measures that any entry has, in a fixed order."""
     names = sorted({name for entry in entries for name in entry})
     titles = {name: title for name, title in _TITLES.items() if name in names}
-    for prefix, when in _RETRIEVAL.items():
-        titles |= {n: f"{n.removeprefix(prefix)} {when}" for n in names if n.startswith(prefix)}
+    for name in names:
+        if name.startswith(_RETRIEVAL):
+            titles[name] = f"{name.removeprefix(_RETRIEVAL)} without fine-tuning"
     return titles
 
 

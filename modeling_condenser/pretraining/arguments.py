@@ -8,19 +8,8 @@ from transformers import TrainingArguments
 
 from modeling_condenser.files.settings import check_least, check_value
 
-PretrainingObjective = Literal["condenser", "mlm", "cocondenser", "ict"]
-WITH_HEAD = ("condenser", "cocondenser")
-MASKED = ("condenser", "mlm", "cocondenser")  # objectives with a masked language model
-HEAD_SETTINGS = ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
-CONTRASTIVE = ("cocondenser", "ict")  # objectives whose loss is over the whole batch
-# Objectives -> the settings that only they have.
-_ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
-    CONTRASTIVE: ("similarity", "temperature", "cache_chunk_size"),
-    ("cocondenser",): ("contrastive_weight",),
-    ("ict",): ("query_length", "removal_probability"),
-    ("condenser", "mlm"): ("tokens_per_batch",),
-    MASKED: ("mlm_probability",),
-}
+from .objectives import HEAD_SETTINGS, OBJECTIVES, check_objective
+
 # Fields of a recipe that are no training arguments -> where a script states them.
 _ELSEWHERE = {
     **dict.fromkeys((*HEAD_SETTINGS, "pooling", "from_retriever"), "from_encoder(ENCODER, {}=...)"),
@@ -42,9 +31,7 @@ class CondenserTrainingArguments(TrainingArguments):
         ('condenser', 128)
 
     Attributes:
-        objective: "condenser"; "mlm", plain masked language modelling, the control; "cocondenser",
-            the Condenser's losses on two spans of each document and a contrast of their vectors;
-            "ict", the Inverse Cloze Task. With "cocondenser" and "ict", batch sizes count pairs.
+        objective: what is trained (`OBJECTIVES`). In a contrast, batch sizes count pairs.
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length; `seed` does not change
             which.
@@ -60,8 +47,7 @@ class CondenserTrainingArguments(TrainingArguments):
             multiple of processes x gradient_accumulation_steps. The batches depend on it.
         stream_buffer: blocks of a stream that are shuffled together.
         packed: whether to omit padding, which changes no loss; by default wherever the encoder
-            supports it and no `attn_implementation` is set.
-        attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...).
+            supports it. Without it, the attention back-end is the model's.
         tokens_per_batch: upper limit of tokens in a device's batch, with special tokens, in place
             of `per_device_train_batch_size`. Packed batches are then filled to one shape, so that
             `torch_compile` compiles once.
@@ -74,7 +60,7 @@ class CondenserTrainingArguments(TrainingArguments):
         removal_probability: share of contexts that their pseudo-query is removed from.
     """
 
-    objective: PretrainingObjective = "condenser"
+    objective: str = "condenser"
     max_length: int = 512
     short_block_probability: float = 0.1
     mlm_probability: float = 0.15
@@ -85,7 +71,6 @@ class CondenserTrainingArguments(TrainingArguments):
     stream_lanes: int = 16
     stream_buffer: int = 8192
     packed: bool | None = None
-    attn_implementation: str | None = None
     tokens_per_batch: int | None = None
     similarity: Literal["dot", "cosine"] | None = None
     temperature: float | None = None
@@ -108,8 +93,6 @@ class CondenserTrainingArguments(TrainingArguments):
         if self.bf16 and not torch.accelerator.is_available():
             self.use_cpu = True  # without it, transformers refuses bfloat16
         super().__post_init__()
-        if self.objective in CONTRASTIVE:
-            self.dataloader_drop_last = True  # a smaller batch would be another loss
         loading: Any = self.accelerator_config
         if loading.dispatch_batches is None:
             # Else accelerate would cut the batches of a stream by rows, which ruins packed ones.
@@ -121,8 +104,10 @@ class CondenserTrainingArguments(TrainingArguments):
             )
         for name, hint in CondenserTrainingArguments.__annotations__.items():
             setattr(self, name, check_value(name, getattr(self, name), hint))
-        for objectives, names in _ONLY_FOR.items():
-            check_objective(self, objectives, names)
+        check_objective(self)
+        is_contrastive = OBJECTIVES[self.objective].is_contrastive
+        if is_contrastive:
+            self.dataloader_drop_last = True  # a smaller batch would be another loss
         check_least(self, bow_weight=0, bow_weight_end=0, contrastive_weight=0)
         check_least(self, temperature=1e-6, cache_chunk_size=1, stream_lanes=1, stream_buffer=1)
         for name in ("removal_probability", "short_block_probability"):
@@ -134,18 +119,13 @@ class CondenserTrainingArguments(TrainingArguments):
                 f"train_sampling_strategy is {strategy}, but tokens_per_batch makes batches of "
                 "shuffled blocks: leave one of the two out."
             )
-        if strategy in ("group_by_length", "batch_rebalance") and self.objective in CONTRASTIVE:
+        if strategy in ("group_by_length", "batch_rebalance") and is_contrastive:
             raise ValueError(
                 f"train_sampling_strategy is {strategy}, but the examples of {self.objective} are "
                 "pairs, which have no one length: leave it out."
             )
         if self.bow_weight_end is not None and not self.bow_weight:
             raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
-        if self.packed and self.attn_implementation is not None:
-            raise ValueError(
-                f"attn_implementation is {self.attn_implementation}, but packed batches have their "
-                "own attention back-end: leave one of the two out."
-            )
 
 
 def with_objective(arguments: TrainingArguments) -> CondenserTrainingArguments:
@@ -193,7 +173,7 @@ class PretrainingRecipe:
     encoder: str | None = field(default=None, kw_only=True)
     encoder_config: dict[str, Any] | str | None = field(default=None, kw_only=True)
     corpus: str | dict[str, Any] | list[str | dict[str, Any]]
-    objective: PretrainingObjective = "condenser"
+    objective: str = "condenser"
     tokenizer: str | None = None
     language: str | None = None
     n_head_layers: int | None = None
@@ -209,7 +189,7 @@ class PretrainingRecipe:
     readiness: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        check_objective(self, WITH_HEAD, HEAD_SETTINGS)
+        check_objective(self)
         check_least(self, base_learning_rate=0)
         if (self.encoder is None) == (self.encoder_config is None):
             raise ValueError(
@@ -222,15 +202,3 @@ class PretrainingRecipe:
             raise ValueError("encoder_config needs a tokenizer: set it to a Hub name or folder.")
         if self.encoder_changes:
             raise ValueError("Set what encoder_changes holds in encoder_config, and leave it out.")
-
-
-def check_objective(settings: Any, objectives: tuple[str, ...], names: tuple[str, ...]) -> None:
-    """Raise a ValueError if one of these settings is set, but the objective does not have it."""
-    if settings.objective in objectives:
-        return
-    for name in names:
-        if getattr(settings, name) != getattr(type(settings), name):
-            raise ValueError(
-                f"{name} is only for objective {', '.join(objectives)}, but the objective is "
-                f"{settings.objective}: leave {name} out."
-            )

@@ -23,8 +23,9 @@ from transformers import TrainingArguments
 
 from modeling_condenser.packing import pack
 
-from .arguments import CONTRASTIVE, MASKED, with_objective
+from .arguments import with_objective
 from .collator import PAD_MULTIPLE
+from .objectives import OBJECTIVES
 from .trainer import CondenserTrainer
 
 
@@ -88,14 +89,14 @@ def put_back(parts: list[torch.Tensor], chunks: list[Chunk]) -> torch.Tensor:
 
 
 class ContrastiveTrainer(CondenserTrainer):
-    """Trains objective "cocondenser" or "ict": the model's own losses and a contrast of the batch.
+    """Trains the objectives with a contrast, which is added to the model's own losses.
 
     Log entries also hold `contrastive_loss` and `contrastive_accuracy`, over the batch of all
     processes. With `cache_chunk_size` a step needs only the memory of one chunk, but a second
     forward pass of the backbone.
     """
 
-    objectives = CONTRASTIVE
+    is_contrastive = True
 
     def __init__(self, model: Any, args: TrainingArguments, **kwargs: Any):
         args = with_objective(args)
@@ -114,7 +115,7 @@ class ContrastiveTrainer(CondenserTrainer):
         self.similarity = args.similarity or model.config.similarity
         model.config.similarity = self.similarity  # by which the export will compare
         super().__init__(model, args, **kwargs)
-        if args.objective not in MASKED:
+        if not OBJECTIVES[args.objective].is_masked:
             self.logged_losses = ("bow_loss",)
         _check_pairs(self.train_dataset, batch, "train")
 
@@ -189,7 +190,7 @@ class ContrastiveTrainer(CondenserTrainer):
             vectors,
             cosine=is_cosine,
             temperature=self.args.temperature or (0.05 if is_cosine else 1.0),
-            one_way=self.args.objective == "ict",
+            one_way=OBJECTIVES[self.args.objective].is_one_way,
         )
         model: Any = self.model
         # Equal in all processes, whose measures are summed in training.

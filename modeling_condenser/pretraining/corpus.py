@@ -38,12 +38,13 @@ from modeling_condenser.collection.rows import (
 )
 from modeling_condenser.files.settings import check_least, parse_settings
 
+from .data import read_text
+
 _STREAMED = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 _ENDINGS = (*TABLE_ENDINGS, *DOCUMENT_ENDINGS)
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
 _STORED = 256  # documents that are stored together
-_ADVICE = "Name the column of the text, as in corpus: {path: FILE, text_column: NAME}."
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,14 @@ def load_documents(corpus: Any) -> Dataset:
     for source in sources:
         rows, n_joined = _load_texts(source), source.join_rows
         if n_joined > 1:
-            file = cache_file(rows, f"{n_joined} rows joined")
-            rows = rows.map(_join_rows, batched=True, batch_size=n_joined, cache_file_name=file)
+            file = _cache_file(rows, f"{n_joined} rows joined")
+            rows = rows.map(
+                _join_rows,
+                batched=True,
+                batch_size=n_joined,
+                features=_FEATURES,
+                cache_file_name=file,
+            )
         parts.append(rows)
     return parts[0] if len(parts) == 1 else concatenate_datasets([*map(_as_strings, parts)])
 
@@ -135,38 +142,17 @@ def open_stream(source: Source) -> IterableDataset:
     return rows
 
 
-def _join_rows(rows: Mapping[str, list[str | None]]) -> dict[str, list[str]]:
-    return {"text": [" ".join(filter(None, rows["text"]))]}
-
-
-def select_text(rows: Dataset, column: str, *, name: str, advice: str) -> Dataset:
-    """Take the text of a data set, as its only column, `text`.
-
-    Raises:
-        ValueError: there is no such column, or it holds neither text nor numbers. The message has
-            the name of the data set, and advice.
-    """
-    if column not in rows.features:
-        raise ValueError(_missing_column(name, column, rows.features, advice))
-    if not isinstance(rows.features[column], Value):
-        raise ValueError(
-            f"The column {column!r} of {name} holds {rows.features[column]}, expected one string a "
-            "row."
-        )
-    rows = rows.select_columns([column])
-    if column != "text":
-        rows = rows.rename_column(column, "text")
-    is_long = rows.features["text"].dtype == "large_string"  # read as it is, because a cast copies
-    return rows if is_long else _as_strings(rows)
+def _join_rows(rows: Mapping[str, list]) -> dict[str, list[str]]:
+    return {"text": [" ".join(filter(None, map(read_text, rows["text"])))]}
 
 
 def _as_strings(rows: Dataset) -> Dataset:
     if rows.features == _FEATURES:
         return rows
-    return rows.cast(_FEATURES, cache_file_name=cache_file(rows, "as text"))
+    return rows.cast(_FEATURES, cache_file_name=_cache_file(rows, "as text"))
 
 
-def cache_file(rows: Dataset, use: str) -> str | None:
+def _cache_file(rows: Dataset, use: str) -> str | None:
     """Return where in the cache of `datasets` to store what is made of rows; None for memory.
 
     By default it would be beside the files of the rows. Those of `save_to_disk` are a user's, whose
@@ -183,11 +169,6 @@ def cache_file(rows: Dataset, use: str) -> str | None:
 def file_states_of(rows: Dataset) -> list[str]:
     """Identify the content of the files that a data set reads."""
     return file_states(Path(file["filename"]) for file in rows.cache_files)
-
-
-def _missing_column(name: str, column: str, columns: Iterable[str], advice: str) -> str:
-    columns = ", ".join(sorted(columns))
-    return f"{name} has no column {column!r}: its columns are {columns}. {advice}"
 
 
 def _load_texts(source: Source) -> Dataset:
@@ -209,7 +190,18 @@ def _load_texts(source: Source) -> Dataset:
         identity = [read.__name__, source.text_column, *file_states(files)]
         make_rows = partial(read, files, source.text_column)
         return store_rows(make_rows, _FEATURES, identity=identity, batch_rows=_STORED)
-    return select_text(rows, source.text_column, name=source.path, advice=_ADVICE)
+    column = source.text_column
+    if column not in rows.column_names:
+        raise _missing_column(source.path, column, rows.column_names)
+    rows = rows.select_columns([column])
+    return rows if column == "text" else rows.rename_column(column, "text")
+
+
+def _missing_column(name: str, column: str, columns: Iterable[str]) -> ValueError:
+    return ValueError(
+        f"{name} has no column {column!r}: its columns are {', '.join(sorted(columns))}. Name the "
+        "column of the text, as in corpus: {path: FILE, text_column: NAME}."
+    )
 
 
 def _find_files(path: Path, source: Source) -> list[Path]:
@@ -259,4 +251,4 @@ def _read_rows(files: Iterable[Path], column: str) -> Iterator[dict[str, str | N
             is_null = value is None or value != value  # NaN is not itself
             yield {"text": None if is_null else str(value)}
         if columns and column not in columns:
-            raise ValueError(_missing_column(str(file), column, columns, _ADVICE))
+            raise _missing_column(str(file), column, columns)

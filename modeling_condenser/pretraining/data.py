@@ -1,25 +1,18 @@
-"""Cut documents into blocks, and make examples of blocks.
+"""Cut documents into blocks or parts of pairs, and make examples of them.
 
 A block is several whole sentences of one document. As in the reference, sentences are added until
 the next one would not fit, and one block in ten has a random shorter length. But a sentence that is
 longer than a block is cut into parts that are sentences of their own, so that all of a document is
 read, and a document is tokenized in one piece, so that byte-level vocabularies see the blank before
 a sentence.
-
-For a contrast, a text gives two examples. coCondenser (Gao & Callan 2021, arXiv 2108.05540) draws
-two random spans of each document. The Inverse Cloze Task (Lee, Chang & Toutanova 2019, "Latent
-Retrieval for Weakly Supervised Open Domain Question Answering") draws a random sentence of a
-passage as a pseudo-query, and removes it from its context in 90 % of the examples. Unlike in that
-paper, one encoder serves query and context, and contexts have no titles.
 """
 
 import hashlib
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -31,11 +24,13 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.collection.sentences import sentence_starts
 
-from .chunks import CHUNK_CHARACTERS, in_chunks, rows_a_read
 from .collator import special_frame, strip_special, text_length
 from .counter_random import EpochKeys, random_keys, uniforms
+from .objectives import MakePair
 
 _CHUNK = 256  # documents that are tokenized together, if they are short
+# What is held at once is bounded by its size: texts differ in length by a factor of a million.
+_CHUNK_CHARACTERS, _READ_BYTES = 1_000_000, 16_000_000
 _FINGERPRINTED = 4096  # blocks in a step of the fingerprint, which depends on it
 _VERSION = 3  # to increase when the same documents give other blocks
 
@@ -47,9 +42,9 @@ class BlockBuilder:
     Blocks have at most `max_length` tokens with special ones, which the collator adds. A share of
     `short_block_probability` has a random length below that.
 
-    For pairs, the other kinds make texts of parts: "spans", a document, whose parts are its blocks;
-    "passages", a block of two sentences or more, even if these are longer than `max_length`, whose
-    parts are its sentences. Short documents give texts of one part.
+    For pairs, the other kinds make texts of two parts or more: "spans", a document, whose parts are
+    its blocks; "passages", a block, even if it is longer than `max_length`, whose parts are its
+    sentences. Documents of one part are left out. `make_pair` makes two examples of a text.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -58,12 +53,14 @@ class BlockBuilder:
     short_block_probability: float = 0.1
     seed: int = 0
     kind: Literal["blocks", "spans", "passages"] = "blocks"
+    make_pair: MakePair | None = None
 
     def __post_init__(self) -> None:
         self.text_length = text_length(self.tokenizer, self.max_length)
         self.n_least = 2 if self.kind == "passages" else 1  # sentences of a block
+        self.for_pairs = self.kind != "blocks"
         self.features = Features({"input_ids": List(Value("int32"))})  # without special tokens
-        if self.kind != "blocks":  # where the parts begin, and the document's place in the corpus
+        if self.for_pairs:  # where the parts begin, and the document's place in the corpus
             self.features |= {"part_starts": List(Value("int32")), "document": Value("int64")}
 
     def cut(self, documents: Mapping[str, Sequence], numbers: Sequence[int]) -> dict[str, list]:
@@ -76,10 +73,11 @@ class BlockBuilder:
         """
         rows: list[tuple] = []
         if "text" in documents:
-            texts = [_check_text(text) for text in documents["text"]]
+            texts = [read_text(text) for text in documents["text"]]
             for number, (ids, sentences) in zip(numbers, self._tokenize(texts), strict=True):
-                if len(ids):
-                    rows += [(*parts, number) for parts in self._split(ids, sentences, number)]
+                for block, starts in self._split(ids, sentences, number):
+                    if len(starts) > 1 or not self.for_pairs:
+                        rows.append((block, starts, number))
         else:
             for ids in self._read_tokens(documents):
                 n_blocks = -(-len(ids) // self.text_length)
@@ -100,7 +98,7 @@ class BlockBuilder:
         parts: list[tuple[int, str]] = []
         for i, text in enumerate(texts):
             parts += [(i, part) for part in _cut_text(text)]
-        for chunk in in_chunks(parts, most=_CHUNK, text=itemgetter(1)):
+        for chunk in _in_chunks(parts):
             encoded = self.tokenizer(
                 [part for _, part in chunk],
                 add_special_tokens=False,
@@ -138,6 +136,8 @@ class BlockBuilder:
         self, ids: np.ndarray, sentences: np.ndarray, number: int
     ) -> Iterator[tuple[np.ndarray, Sequence[int] | np.ndarray]]:
         """The texts of a document, and where the parts of each begin, the first at 0."""
+        if not len(ids):
+            return
         cuts = self._cut(sentences.tolist(), len(ids), number)
         if self.kind == "spans":
             yield ids, [0, *cuts]
@@ -172,7 +172,8 @@ class BlockBuilder:
         return Hasher.hash((self.tokenizer.backend_tokenizer.to_str(), settings))
 
 
-def _check_text(text: Any) -> str:
+def read_text(text: Any) -> str:
+    """A text, which may be a number; nothing for None and NaN."""
     if text is not None and not isinstance(text, str | int | float):
         raise ValueError(f"A text is {text!r:.60}, expected one string a row.")
     is_missing = text is None or text != text  # NaN is not itself
@@ -182,12 +183,26 @@ def _check_text(text: Any) -> str:
 def _cut_text(text: str) -> Iterator[str]:
     """Parts of a text that is too long to be tokenized at once, cut at blanks if it has any."""
     start = 0
-    while len(text) - start > CHUNK_CHARACTERS:
-        end = start + CHUNK_CHARACTERS
+    while len(text) - start > _CHUNK_CHARACTERS:
+        end = start + _CHUNK_CHARACTERS
         end = text.rfind(" ", start, end) + 1 or end
         yield text[start:end]
         start = end
     yield text[start:]
+
+
+def _in_chunks(parts: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """Group numbered parts, so that those of a group are tokenized together."""
+    chunk: list[tuple[int, str]] = []
+    n_characters = 0
+    for number, part in parts:
+        chunk.append((number, part))
+        n_characters += len(part)
+        if len(chunk) == _CHUNK or n_characters >= _CHUNK_CHARACTERS:
+            yield chunk
+            chunk, n_characters = [], 0
+    if chunk:
+        yield chunk
 
 
 def _first_tokens(text: str, spans: np.ndarray) -> np.ndarray:
@@ -217,11 +232,16 @@ def build_blocks(
     file: str | None = None,
     num_proc: int | None = None,
 ) -> Dataset:
-    """Build the blocks of a corpus, a row each (`BlockBuilder.cut`), in memory or in a file."""
+    """Build the blocks of a corpus, a row each (`BlockBuilder.cut`), in memory or in a file.
+
+    Raises:
+        ValueError: there is no text, or none of which a pair can be made.
+    """
+    n_rows = _READ_BYTES * len(documents.data) // max(documents.data.nbytes, 1)
     blocks = documents.map(
         _cut_rows,
         batched=True,
-        batch_size=rows_a_read(documents, most=_CHUNK),
+        batch_size=max(1, min(_CHUNK, n_rows)),
         with_indices=True,
         remove_columns=documents.column_names,
         features=builder.features,
@@ -232,6 +252,12 @@ def build_blocks(
         new_fingerprint=Hasher.hash((documents._fingerprint, builder.fingerprint)),
         desc="Cutting documents",
     )
+    if len(blocks) == 0 and builder.for_pairs:
+        raise ValueError(
+            f"None of the {len(documents)} documents can be cut in two to make a pair: use "
+            "pretrain/own-text-condenser, or give whole documents (join_rows), or a shorter "
+            "max_length."
+        )
     if len(blocks) == 0:
         raise ValueError(
             f"None of the {len(documents)} documents has any text: the corpus is empty."
@@ -253,10 +279,6 @@ def fingerprint_blocks(blocks: Dataset) -> str:
         for values in (pc.list_value_length(column), column.flatten()):
             digest.update(values.to_numpy(zero_copy_only=False).astype("<i4").tobytes())
     return digest.hexdigest()
-
-
-MakePair = Callable[[list[np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Makes a pair from the parts of a text, a new list, and two random numbers in [0, 1)."""
 
 
 class KeyedBlocks(EpochKeys, torch.utils.data.Dataset):
@@ -314,23 +336,6 @@ class EvaluationBlocks(KeyedBlocks):
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: a data loader that outlives an evaluation counts it as an epoch."""
-
-
-def draw_spans(parts: list[np.ndarray], draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two different spans of a document; every ordered pair is equally likely."""
-    first = parts.pop(int(draws[0] * len(parts)))
-    return first, parts[int(draws[1] * len(parts))]
-
-
-def draw_query(
-    parts: list[np.ndarray], draws: np.ndarray, *, query_length: int, removal_probability: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """A random sentence, cut to `query_length` tokens, and its passage, with or without it."""
-    number = int(draws[0] * len(parts))
-    query = parts[number]
-    if draws[1] < removal_probability:
-        del parts[number]
-    return query[:query_length], np.concatenate(parts)
 
 
 def with_keys(blocks: Iterable[np.ndarray], keys: np.ndarray) -> list[dict[str, Any]]:

@@ -2,38 +2,30 @@
 
 import hashlib
 import json
-import logging
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
+import pyarrow.compute as pc
 import torch
 from datasets import Dataset, IterableDataset
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import find_layers, find_tokenizer, n_positions
-from modeling_condenser.files.models import warn_of_unknown
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import is_packing, use_packing, why_not_packed
 
-from .arguments import CONTRASTIVE, MASKED, CondenserTrainingArguments
+from .arguments import CondenserTrainingArguments
 from .batches import TokenBudgetBatches
-from .collator import CondenserDataCollator, text_length
+from .collator import CondenserDataCollator
 from .data import (
     BlockBuilder,
     EvaluationBlocks,
     KeyedBlocks,
-    MakePair,
-    draw_query,
-    draw_spans,
-    fingerprint_blocks,
 )
-from .prepared import Prepared, prepare
+from .objectives import OBJECTIVES
+from .prepared import prepare
 from .streams import BlockStream
-
-logger = logging.getLogger(__name__)
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: Any, max_length: int) -> None:
@@ -89,19 +81,15 @@ def prepare_model(
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
 ) -> None:
-    """Check that tokenizer and model fit, and set attention, packing and what is trained."""
-    packed = arguments.packed
+    """Check that tokenizer and model fit, and set packing and what is trained."""
     check_fit(tokenizer, model, arguments.max_length)
-    if arguments.attn_implementation is not None:
-        model.set_attn_implementation(arguments.attn_implementation)
-    elif packed is None:
-        packed = why_not_packed(model.condenser.encoder) is None
-    if arguments.objective not in MASKED and not arguments.bow_weight:
+    if not OBJECTIVES[arguments.objective].is_masked and not arguments.bow_weight:
         # Of the LM head only weights that it shares with the encoder are trained, if these are.
         shared = set(model.condenser.encoder.parameters())
         for weight in set(model.lm_head.parameters()) - shared:
             weight.requires_grad_(False)
-    if packed:
+    can_pack = why_not_packed(model.condenser.encoder) is None
+    if arguments.packed or (arguments.packed is None and can_pack):
         use_packing(model)
 
 
@@ -111,11 +99,11 @@ def make_collator(
     arguments: CondenserTrainingArguments,
 ) -> CondenserDataCollator:
     """Make the collator of an objective's batches, for a model after `prepare_model`."""
-    has_head = hasattr(model, "run_head")
+    has_head, is_masked = hasattr(model, "run_head"), OBJECTIVES[arguments.objective].is_masked
     return CondenserDataCollator(
         tokenizer,
         max_length=arguments.max_length,
-        mlm_probability=arguments.mlm_probability if arguments.objective in MASKED else None,
+        mlm_probability=arguments.mlm_probability if is_masked else None,
         head_mlm_probability=model.config.head_mlm_probability if has_head else None,
         bag_of_words=arguments.bow_weight > 0,
         # The chunks of a gradient cache are packed when the batch is split.
@@ -137,43 +125,23 @@ def make_examples(
     Returns:
         Data set, batches if they have a token budget, and counts for the run's record.
     """
-    objective, seed = arguments.objective, arguments.seed
     builder = make_builder(tokenizer, arguments, rows)
-    prepared = prepare_rows(rows, tokenizer, arguments)
-    n_tokens = int(prepared.lengths.sum())
-    warn_of_unknown(
-        tokenizer,
-        n_unknown=prepared.n_unknown,
-        n_tokens=n_tokens,
-        n_texts=len(prepared.lengths),
+    prepared = prepare(
+        rows, builder, folder=arguments.blocks_folder, num_proc=arguments.preprocessing_workers
     )
     batches = None
     if arguments.tokens_per_batch is not None and not for_evaluation:
         n_special = builder.max_length - builder.text_length
+        lengths = pc.list_value_length(prepared.blocks.data.column("input_ids")).to_numpy()
         batches = TokenBudgetBatches(
-            (prepared.lengths + n_special).clip(max=arguments.max_length),
+            (lengths + n_special).clip(max=arguments.max_length),
             arguments.tokens_per_batch,
-            seed=seed,
+            seed=arguments.seed,
             n_processes=arguments.world_size,
         )
-    if objective == "cocondenser":
-        _warn_of_unread(prepared.lengths, 2 * builder.text_length)
-    make_pair = choose_pairs(tokenizer, arguments)
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
-    return kind(prepared.blocks, seed=seed, make_pair=make_pair), batches, prepared.counts
-
-
-def prepare_rows(
-    rows: Dataset, tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
-) -> Prepared:
-    """Cut rows (`as_rows`) into the blocks of an objective, or open what was cut before."""
-    return prepare(
-        rows,
-        make_builder(tokenizer, arguments, rows),
-        for_pairs=arguments.objective in CONTRASTIVE,
-        folder=arguments.blocks_folder,
-        num_proc=arguments.preprocessing_workers,
-    )
+    examples = kind(prepared.blocks, seed=arguments.seed, make_pair=builder.make_pair)
+    return examples, batches, prepared.counts
 
 
 def make_builder(
@@ -181,22 +149,26 @@ def make_builder(
     arguments: CondenserTrainingArguments,
     rows: Dataset | IterableDataset,
 ) -> BlockBuilder:
-    """What cuts the documents of an objective.
+    """What cuts the documents of an objective, and makes pairs of them.
 
     Raises:
         ValueError: the objective needs text, but the rows hold tokens.
     """
-    kinds: dict[str, Any] = {"cocondenser": "spans", "ict": "passages"}
-    if arguments.objective in kinds and "text" not in (rows.column_names or ["text"]):
+    objective = OBJECTIVES[arguments.objective]
+    if objective.reads != "blocks" and "text" not in (rows.column_names or ["text"]):
         raise ValueError(
-            f"objective {arguments.objective!r} cuts text at its sentences, but the rows hold "
+            f"objective {objective.name!r} cuts text at its sentences, but the rows hold "
             "input_ids: give the text itself, in a column `text`."
         )
+    make_pair = None
+    if objective.choose_pairs is not None:
+        make_pair = objective.choose_pairs(tokenizer, arguments)
     return BlockBuilder(
         tokenizer,
         max_length=arguments.max_length,
         short_block_probability=arguments.short_block_probability,
-        kind=kinds.get(arguments.objective, "blocks"),
+        kind=objective.reads,
+        make_pair=make_pair,
     )
 
 
@@ -233,42 +205,7 @@ def make_stream(
         most_lanes=arguments.stream_lanes,
         buffer=arguments.stream_buffer,
         seed=arguments.seed,
-        make_pair=choose_pairs(tokenizer, arguments),
     )
-
-
-def _warn_of_unread(lengths: np.ndarray, n_read: int) -> None:
-    n_tokens = lengths.sum()
-    share = np.minimum(lengths, n_read).sum() / n_tokens
-    if share < 0.99:
-        logger.warning(
-            "An epoch reads at most %.1f %% of the %d tokens: two spans of each document.",
-            *(100 * share, n_tokens),
-        )
-
-
-def choose_pairs(
-    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
-) -> MakePair | None:
-    """How a pair is made of a text; None for objectives without pairs."""
-    if arguments.objective == "cocondenser":
-        return draw_spans
-    if arguments.objective != "ict":
-        return None
-    length = min(arguments.query_length, arguments.max_length)
-    return partial(
-        draw_query,
-        query_length=text_length(tokenizer, length, name="query_length"),
-        removal_probability=arguments.removal_probability,
-    )
-
-
-def fingerprint_examples(examples: Any) -> dict[str, str]:
-    """Fingerprints of training data, for the run's record; a data set of torch has none."""
-    blocks = examples.blocks if isinstance(examples, KeyedBlocks) else examples
-    if isinstance(blocks, Dataset) and "input_ids" in blocks.column_names:
-        return {"blocks_sha256": fingerprint_blocks(blocks)}
-    return {}
 
 
 def fingerprint_start(model: Any) -> str:

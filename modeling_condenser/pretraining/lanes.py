@@ -5,7 +5,7 @@ window of each lane begins; the window is cut and shuffled again when a run is r
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import islice
@@ -47,6 +47,9 @@ class Place(NamedTuple):
 Columns = tuple[np.ndarray, ...]
 """The ids of a block; of a text of which a pair is made, also where its parts begin."""
 
+Cut = tuple[list[Columns], Place]
+"""Blocks of consecutive documents, and where the next documents begin."""
+
 
 class Block(NamedTuple):
     """A block of a lane, its number there, and the place of its window."""
@@ -56,35 +59,26 @@ class Block(NamedTuple):
     place: Place
 
 
-class _Cut(NamedTuple):
-    """Blocks of consecutive documents, and where the next documents begin."""
-
-    blocks: list[Columns]
-    epoch: int
-    n_documents: int
-    state: dict[str, Any] | None
-
-
 class _Window:
     """Blocks that are shuffled together: of some documents, and never of two epochs.
 
-    Copies are left out if they are `distinct`: in a contrast, a text would be its own negative.
+    For pairs, copies are left out: in a contrast, a text would be its own negative.
     """
 
-    def __init__(self, place: Place, cuts: Iterator[_Cut], size: int, *, distinct: bool):
-        self.place, self._cuts, self._size, self._distinct = place, cuts, size, distinct
+    def __init__(self, place: Place, cuts: Iterator[Cut], size: int, *, for_pairs: bool):
+        self.place, self._cuts, self._size, self._for_pairs = place, cuts, size, for_pairs
         self._seen: set[bytes] = set()
         self.blocks: list[Columns] = []
-        self._last: _Cut | None = None
+        self._end = place  # of the documents that were read
 
     def fill(self, least: int) -> None:
         """Read documents until there are `least` blocks, or the window is complete."""
         while len(self.blocks) < min(least, self._size) and not self._ends_epoch:
-            self._last = next(self._cuts)
-            self.blocks += filter(self._is_new, self._last.blocks)
+            blocks, self._end = next(self._cuts)
+            self.blocks += filter(self._is_new, blocks)
 
     def _is_new(self, columns: Columns) -> bool:
-        if not self._distinct:
+        if not self._for_pairs:
             return True
         n_seen = len(self._seen)
         self._seen.add(columns[0].tobytes())
@@ -92,15 +86,13 @@ class _Window:
 
     @property
     def _ends_epoch(self) -> bool:
-        return bool(self.blocks) and self._last is not None and self._last.epoch > self.place.epoch
+        return bool(self.blocks) and self._end.epoch > self.place.epoch
 
     @property
     def next_place(self) -> Place:
         """Where the next window begins, once this one is complete, but not in which batch."""
-        assert self._last is not None
-        _, epoch, n_documents, state = self._last
         n_blocks = self.place.n_blocks + len(self.blocks)
-        return Place(epoch, n_documents, state, self.place.window + 1, n_blocks)
+        return self._end._replace(window=self.place.window + 1, n_blocks=n_blocks)
 
 
 @dataclass(frozen=True)
@@ -109,7 +101,7 @@ class Lane:
 
     Attributes:
         documents: of this lane, with the columns that the builder reads.
-        builder: cuts documents; blocks of fewer than `n_parts` parts are left out.
+        builder: cuts documents.
         number, n_lanes: of this lane, and of all.
         window: blocks that are shuffled together.
         capacity: blocks of this lane in a batch; tokens at most, with special ones, if they are
@@ -126,7 +118,6 @@ class Lane:
     window: int
     capacity: int
     least: int
-    n_parts: int
     seed: int
 
     def read(self, place: Place, first: int) -> Iterator[list[Block]]:
@@ -135,7 +126,8 @@ class Lane:
         `place` is that of the window in which batch `first` begins, or of an earlier window.
         """
         cuts = self._cut(place)
-        open_window = partial(_Window, cuts=cuts, size=self.window, distinct=self.n_parts > 1)
+        for_pairs = self.builder.for_pairs
+        open_window = partial(_Window, cuts=cuts, size=self.window, for_pairs=for_pairs)
         window = open_window(place)
         window.fill(self.window)
         blocks: list[Block] = []
@@ -166,7 +158,7 @@ class Lane:
         n_special = self.builder.max_length - self.builder.text_length
         return max(len(columns[0]) + n_special, self.least)
 
-    def _cut(self, place: Place) -> Iterator[_Cut]:
+    def _cut(self, place: Place) -> Iterator[Cut]:
         """Cut the documents from a place on, a few at a time, epoch after epoch."""
         epoch, n_read, state = place.epoch, place.n_documents, place.state
         can_resume = _has_exact_state(self.documents._ex_iterable)
@@ -181,9 +173,11 @@ class Lane:
                 n_rows = len(next(iter(batch.values())))
                 numbers = np.arange(n_read, n_read + n_rows) * self.n_lanes + self.number
                 n_read += n_rows
-                blocks = self._keep(self.builder.cut(batch, numbers.tolist()))
+                columns = self.builder.cut(batch, numbers.tolist())
+                columns.pop("document", None)
+                blocks = [*zip(*columns.values(), strict=True)]
                 n_blocks += len(blocks)
-                yield _Cut(blocks, epoch, n_read, documents.state_dict() if can_resume else None)
+                yield blocks, Place(epoch, n_read, documents.state_dict() if can_resume else None)
             if is_whole and n_blocks == 0:
                 raise ValueError(self._explain_nothing(epoch, n_read))
             if self.number == 0:
@@ -193,13 +187,7 @@ class Lane:
                     *(self.n_lanes, n_read, epoch + 1),
                 )
             epoch, n_read, state = epoch + 1, 0, None
-            yield _Cut([], epoch, n_read, state)
-
-    def _keep(self, columns: Mapping[str, list]) -> list[Columns]:
-        if "part_starts" not in columns:
-            return [(ids,) for ids in columns["input_ids"]]
-        rows = zip(columns["input_ids"], columns["part_starts"], strict=True)
-        return [(ids, starts) for ids, starts in rows if len(starts) >= self.n_parts]
+            yield [], Place(epoch)
 
     def _explain_nothing(self, epoch: int, n_read: int) -> str:
         if epoch and not n_read:
@@ -207,7 +195,7 @@ class Lane:
                 "The stream has ended before max_steps and cannot be read a second time: lower "
                 "max_steps, or make it of a function, as by IterableDataset.from_generator."
             )
-        unit = "text" if self.n_parts == 1 else "text that can be cut in two to make a pair"
+        unit = "text that can be cut in two to make a pair" if self.builder.for_pairs else "text"
         return (
             f"Lane {self.number + 1} of {self.n_lanes} has {n_read} documents, and none has "
             f"{unit}: give more documents, lower stream_lanes, or remove empty files (where their "

@@ -17,17 +17,12 @@ from modeling_condenser.modeling_condenser import CondenserForMaskedLM, Condense
 from modeling_condenser.training.run import run_training, scale_learning_rate
 from modeling_condenser.warm_start import find_start, new_encoder, open_config, read_config_file
 
-from .arguments import (
-    CONTRASTIVE,
-    HEAD_SETTINGS,
-    WITH_HEAD,
-    CondenserTrainingArguments,
-    PretrainingRecipe,
-)
+from .arguments import CondenserTrainingArguments, PretrainingRecipe
 from .contrastive_trainer import ContrastiveTrainer
 from .corpus import load_documents, open_stream, read_sources
-from .examples import prepare_rows
-from .prepared import default_folder, one_process
+from .examples import make_builder
+from .objectives import HEAD_SETTINGS, OBJECTIVES
+from .prepared import default_folder, lock, prepare
 from .rows import as_rows
 from .trainer import CondenserTrainer
 
@@ -74,7 +69,8 @@ def pretrain(
                 recipe.base_learning_rate, model.condenser.encoder, power=_POWER
             )
         documents = _read_corpus(recipe)
-        kind = ContrastiveTrainer if recipe.objective in CONTRASTIVE else CondenserTrainer
+        is_contrastive = OBJECTIVES[recipe.objective].is_contrastive
+        kind = ContrastiveTrainer if is_contrastive else CondenserTrainer
         trainer = kind(model, arguments, train_dataset=documents, processing_class=tokenizer)
         for make_callback in callbacks:
             trainer.add_callback(make_callback(trainer))
@@ -90,7 +86,7 @@ def _read_corpus(recipe: PretrainingRecipe) -> Dataset | IterableDataset:
         if len(sources) > 1 or recipe.prepare_only:
             raise ValueError("A corpus with streaming is one source, and cannot be prepared.")
         return open_stream(sources[0])
-    with one_process(default_folder() / Hasher.hash(recipe.corpus), "reads the corpus"):
+    with lock(default_folder() / Hasher.hash(recipe.corpus)):
         return load_documents(recipe.corpus)
 
 
@@ -108,7 +104,12 @@ def prepare_blocks(**settings: Any) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rows: Any = as_rows(_read_corpus(recipe), name="corpus")
     started = time.perf_counter()
-    prepared = prepare_rows(rows, tokenizer, arguments)
+    prepared = prepare(
+        rows,
+        make_builder(tokenizer, arguments, rows),
+        folder=arguments.blocks_folder,
+        num_proc=arguments.preprocessing_workers,
+    )
     seconds = time.perf_counter() - started
     logger.info(
         "%d documents and %d blocks in %.0f s: %s.",
@@ -127,7 +128,7 @@ def open_model(recipe: PretrainingRecipe, tokenizer: Any = None) -> PreTrainedMo
     for name in HEAD_SETTINGS:
         if (value := getattr(recipe, name)) is not None:
             head[name] = value
-    has_head = recipe.objective in WITH_HEAD
+    has_head = OBJECTIVES[recipe.objective].has_head
     model_class: Any = CondenserForPreTraining if has_head else CondenserForMaskedLM
     if recipe.encoder is None:
         encoder_config: Any = recipe.encoder_config

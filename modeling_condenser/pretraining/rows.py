@@ -12,9 +12,6 @@ import torch
 from datasets import Dataset, IterableDataset, concatenate_datasets
 from datasets.fingerprint import Hasher
 
-from .corpus import select_text
-from .data import KeyedBlocks
-
 logger = logging.getLogger(__name__)
 
 _TOKENS = ("input_ids", "attention_mask")
@@ -25,7 +22,7 @@ _KINDS = (
 )
 
 
-def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset | None:
+def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset:
     """Bring data into rows with the one column `text`, or with `input_ids`.
 
     A torch data set is read into memory. Of a `DatasetDict`, the split train is taken.
@@ -34,51 +31,29 @@ def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset | None:
         data: as for `CondenserTrainer`.
         name: of the argument that holds them, for messages.
 
-    Returns:
-        None for no data, and for examples that need no preparation (`KeyedBlocks`).
-
     Raises:
         ValueError: the data are empty or have another form.
     """
-    if data is None or isinstance(data, KeyedBlocks):
-        return None
     if isinstance(data, Mapping):
-        return as_rows(_choose_split(data, name), name=name)
-    if isinstance(data, IterableDataset):
-        return _check_stream(data, name)
-    if isinstance(data, torch.utils.data.IterableDataset):
-        return _check_stream(IterableDataset.from_generator(lambda: map(_as_row, data)), name)
-    if isinstance(data, torch.utils.data.Dataset):
-        n_rows = len(data)  # type: ignore[arg-type]
-        if n_rows and "mask_key" in _as_row(data[0]):
-            return None
-        data = [data[i] for i in range(n_rows)]
+        data = _choose_split(data, name)
+    if isinstance(data, torch.utils.data.Dataset) and not isinstance(data, IterableDataset):
+        if isinstance(data, torch.utils.data.IterableDataset):
+            stream = data
+            data = IterableDataset.from_generator(lambda: map(_as_row, stream))
+        else:
+            data = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
     if isinstance(data, list | tuple) and all(isinstance(row, str | Mapping) for row in data):
         parts = [
             Dataset.from_list([_read_columns(_as_row(row)) for row in data[i : i + _TOGETHER]])
             for i in range(0, len(data), _TOGETHER)
         ]
         data = concatenate_datasets(parts) if parts else Dataset.from_list([])
-    if not isinstance(data, Dataset):
-        hint = ""
-        if isinstance(data, Iterator):
-            hint = " Wrap a generator: IterableDataset.from_generator(FUNCTION)."
-        raise ValueError(f"{name} is a {type(data).__name__}, expected {_KINDS}.{hint}")
-    if not data.features:
-        raise ValueError(f"{name} is empty.")
-    rows = data.with_format(None)
-    if "text" not in rows.features and "input_ids" in rows.features:
-        return rows.select_columns([column for column in _TOKENS if column in rows.features])
-    advice = f'Rename the one that holds the text: {name}.rename_column(COLUMN, "text").'
-    return select_text(rows, "text", name=name, advice=advice)
-
-
-def as_stored_rows(data: Any, *, name: str) -> Dataset | None:
-    """As `as_rows`; a stream is read to its end, into memory."""
-    rows = as_rows(data, name=name)
-    if isinstance(rows, IterableDataset):
-        return as_rows(list(rows), name=name)  # type: ignore[return-value]
-    return rows
+    if isinstance(data, Dataset | IterableDataset):
+        return _choose_columns(data, name)
+    hint = ""
+    if isinstance(data, Iterator):
+        hint = " Wrap a generator: IterableDataset.from_generator(FUNCTION)."
+    raise ValueError(f"{name} is a {type(data).__name__}, expected {_KINDS}.{hint}")
 
 
 def fingerprint_stream(rows: IterableDataset) -> str:
@@ -106,28 +81,27 @@ def _choose_split(splits: Mapping[str, Any], name: str) -> Any:
     )
 
 
-def _check_stream(stream: IterableDataset, name: str) -> IterableDataset:
-    """The stream's column of text, or its tokens.
+def _choose_columns(rows: Any, name: str) -> Any:
+    """The column of text of a data set or stream, or its tokens.
 
     Raises:
-        ValueError: it is empty or split already, or it has no such column.
+        ValueError: it is empty, a stream that is split already, or it has no such column.
     """
-    if stream._distributed is not None:
+    if isinstance(rows, IterableDataset) and rows._distributed is not None:
         raise ValueError(
             f"{name} was split by split_dataset_by_node, but the trainer splits a stream itself: "
             "give the whole stream."
         )
-    stream = stream.with_format(None)
-    columns = stream.column_names
-    if columns is None:
-        first = next(iter(stream), None)
-        if first is None:
-            raise ValueError(f"{name} is empty.")
-        columns = list(first)
+    rows = rows.with_format(None)
+    columns = rows.column_names
+    if columns is None:  # of a stream
+        columns = list(next(iter(rows), {}))
+    if not columns:
+        raise ValueError(f"{name} is empty.")
     if "text" in columns:
-        return stream.select_columns(["text"])
+        return rows.select_columns(["text"])
     if "input_ids" in columns:
-        return stream.select_columns([column for column in _TOKENS if column in columns])
+        return rows.select_columns([column for column in _TOKENS if column in columns])
     raise ValueError(
         f"{name} has no column 'text' or 'input_ids': its columns are {', '.join(columns)}. Rename "
         f'the one that holds the text: {name}.rename_column(COLUMN, "text").'

@@ -24,7 +24,7 @@ from modeling_condenser.packing import BatchShape
 
 from .batches import make_shape
 from .counter_random import random_keys
-from .data import BlockBuilder, MakePair, keyed_examples
+from .data import BlockBuilder, keyed_examples
 from .lanes import Block, Lane, Place
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,6 @@ class BlockStream(torch.utils.data.IterableDataset):
             divisor of this and the batch over all processes; by tokens, in half or a quarter of
             them and so on, if a batch would have few blocks of a lane.
         buffer: blocks in the windows of all lanes together.
-        make_pair: makes a pair of a text; a block is an example without it.
 
     Attributes:
         places: lane -> where its present window begins; filled by the trainer.
@@ -76,7 +75,6 @@ class BlockStream(torch.utils.data.IterableDataset):
         most_lanes: int = 16,
         buffer: int = 8192,
         seed: int = 0,
-        make_pair: MakePair | None = None,
     ):
         n_shares, longest = n_accumulated * n_processes, builder.max_length
         total = (tokens_per_batch or batch_size) * n_shares
@@ -104,7 +102,7 @@ class BlockStream(torch.utils.data.IterableDataset):
                 f"a block may have {longest}: raise it, or lower stream_lanes."
             )
         self.window = max(buffer // self.n_lanes, 1)
-        self.seed, self.make_pair = seed, make_pair
+        self.seed = seed
         self.n_steps = 0  # that a resumed training has done
         self.places: dict[int, Place] = {}
         self._is_uneven = False  # and a warning said so
@@ -182,7 +180,6 @@ class BlockStream(torch.utils.data.IterableDataset):
             window=self.window,
             capacity=self.capacity,
             least=self.least,
-            n_parts=1 if self.make_pair is None else 2,
             seed=self.seed,
         )
         phase = number // self.lanes_a_step
@@ -192,7 +189,7 @@ class BlockStream(torch.utils.data.IterableDataset):
     def _examples(self, lane: int, block: Block) -> list[dict[str, Any]]:
         keys = random_keys(self.seed, lane, block.number)
         return keyed_examples(
-            *([column] for column in block.columns), keys=keys, make_pair=self.make_pair
+            *([column] for column in block.columns), keys=keys, make_pair=self.builder.make_pair
         )
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from datasets import IterableDataset
+from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import find_batch_size
@@ -20,25 +20,19 @@ from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.publishing import provenance
 from modeling_condenser.training.trainer import MODEL_FINGERPRINT, ResumableTrainer
 
-from .arguments import (
-    CONTRASTIVE,
-    HEAD_SETTINGS,
-    WITH_HEAD,
-    CondenserTrainingArguments,
-    with_objective,
-)
+from .arguments import CondenserTrainingArguments, with_objective
 from .batches import TokenBudgetBatches
 from .data import KeyedBlocks
 from .examples import (
-    fingerprint_examples,
     fingerprint_start,
     make_collator,
     make_examples,
     make_stream,
     prepare_model,
 )
+from .objectives import HEAD_SETTINGS, OBJECTIVES
 from .probe import probe
-from .rows import as_rows, as_stored_rows, fingerprint_stream
+from .rows import as_rows, fingerprint_stream
 from .streams import PLACES, BlockStream, StreamCollator
 
 _PROBED = ("head_accuracy", "late_accuracy", "swap_cost")
@@ -82,7 +76,7 @@ class CondenserTrainer(ResumableTrainer):
     """
 
     args: CondenserTrainingArguments
-    objectives: tuple[str, ...] = ("condenser", "mlm")
+    is_contrastive = False
     logged_losses: tuple[str, ...] = ("head_loss", "late_loss", "bow_loss")
 
     def __init__(
@@ -99,14 +93,9 @@ class CondenserTrainer(ResumableTrainer):
         _check(self, model, args)
         self.record: dict[str, Any] = {"objective": args.objective}
         self.batches: TokenBudgetBatches | None = None
-        rows = as_rows(train_dataset, name="train_dataset")
-        if args.auto_find_batch_size and (
-            args.tokens_per_batch or isinstance(rows, IterableDataset)
-        ):
-            raise ValueError(
-                "auto_find_batch_size cannot change batches of a stream or of tokens_per_batch: "
-                "leave it out, and lower these if memory runs out."
-            )
+        rows = None
+        if train_dataset is not None:
+            rows = as_rows(train_dataset, name="train_dataset")
         tokenizer = processing_class or find_tokenizer(model)
         prepare_model(model, tokenizer, args)
         collator = make_collator(model, tokenizer, args)
@@ -116,8 +105,6 @@ class CondenserTrainer(ResumableTrainer):
         elif rows is not None:
             train_dataset, self.batches, counts = make_examples(rows, tokenizer, args)
             self.record |= counts
-        else:
-            self.record |= fingerprint_examples(train_dataset)
         self.record[MODEL_FINGERPRINT] = fingerprint_start(model)
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
@@ -146,9 +133,11 @@ class CondenserTrainer(ResumableTrainer):
         """Make examples of evaluation data, or of a mapping of several, if they are text."""
         if isinstance(data, Mapping):
             return {name: self.prepare_evaluation(part) for name, part in data.items()}
-        rows = as_stored_rows(data, name="eval_dataset")
-        if rows is None:
+        if data is None or isinstance(data, KeyedBlocks):
             return data
+        rows = as_rows(data, name="eval_dataset")
+        if isinstance(rows, IterableDataset):
+            rows = Dataset.from_list(list(rows))
         tokenizer: Any = self.processing_class
         return make_examples(rows, tokenizer, self.args, for_evaluation=True)[0]
 
@@ -373,12 +362,12 @@ def _check(trainer: Any, model: Any, args: CondenserTrainingArguments) -> None:
             f"One process sees {args.n_gpu} GPUs, but a batch is for one: start a process for each "
             "with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
         )
-    objective = args.objective
-    needs_head = objective in WITH_HEAD
-    if objective not in trainer.objectives or hasattr(model, "run_head") != needs_head:
-        trainer_name = "ContrastiveTrainer" if objective in CONTRASTIVE else "CondenserTrainer"
-        model_name = "CondenserForPreTraining" if needs_head else "CondenserForMaskedLM"
+    objective = OBJECTIVES[args.objective]
+    fits_model = hasattr(model, "run_head") == objective.has_head
+    if objective.is_contrastive != trainer.is_contrastive or not fits_model:
+        trainer_name = "ContrastiveTrainer" if objective.is_contrastive else "CondenserTrainer"
+        model_name = "CondenserForPreTraining" if objective.has_head else "CondenserForMaskedLM"
         raise ValueError(
-            f"objective {objective!r} needs a {trainer_name} and a {model_name}, but these are a "
-            f"{type(trainer).__name__} and a {type(model).__name__}."
+            f"objective {objective.name!r} needs a {trainer_name} and a {model_name}, but these "
+            f"are a {type(trainer).__name__} and a {type(model).__name__}."
         )

@@ -147,5 +147,3 @@ def test_readiness_asks_the_dev_queries_where_there_are_any(collection, texts, t
 def test_wrong_settings_are_refused():
     with pytest.raises(ValueError, match="texts is 1, expected at least 2"):
         Measuring(texts=1)
-    with pytest.raises(ValueError, match="labels is 5, but there is no collection"):
-        Measuring(labels=5)

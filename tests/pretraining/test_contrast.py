@@ -19,6 +19,7 @@ from modeling_condenser import (
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.pretraining.contrastive_trainer import contrast, put_back, split_batch
 from modeling_condenser.pretraining.examples import make_examples
+from modeling_condenser.pretraining.objectives import OBJECTIVES, Objective, draw_spans
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.rows import as_rows
 from tests.models import assert_same, gradients
@@ -205,6 +206,18 @@ def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path)
         assert isinstance(entry["swap_cost"], float)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["n_documents_left_out"] == record["n_documents"] - record["n_blocks"] > 0
+
+
+def test_an_entry_of_the_table_is_all_that_an_objective_needs(settings, tmp_path, monkeypatch):
+    added = Objective("spans", "", reads="spans", choose_pairs=lambda *_: draw_spans)
+    monkeypatch.setitem(OBJECTIVES, "spans", added)
+    settings = {**settings, "objective": "spans", "max_length": 24, "max_steps": 1}
+    pretrain(**settings)
+    [entry] = read_log(tmp_path / "run")
+    total = entry["late_loss"] + entry["contrastive_loss"]
+    assert entry["loss"] == pytest.approx(total, rel=1e-5) and "head_loss" not in entry
+    with pytest.raises(ValueError, match="n_head_layers is only for objective condenser, cocond"):
+        pretrain(**settings, n_head_layers=1)
 
 
 @pytest.mark.parametrize("objective", ["ict", "cocondenser"])

@@ -30,8 +30,8 @@ from modeling_condenser import (
 )
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.packing import pack, use_packing
-from modeling_condenser.pretraining.arguments import CONTRASTIVE, HEAD_SETTINGS, WITH_HEAD
 from modeling_condenser.pretraining.corpus import load_documents
+from modeling_condenser.pretraining.objectives import HEAD_SETTINGS, OBJECTIVES
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from tests.backbones.encoders import BACKBONES
 from tests.models import assert_same, gradients, losses_and_gradients, make_model
@@ -160,10 +160,10 @@ def evaluate(encoder: str, corpus: str, **settings: Any) -> None:
 
 def stream_trainer(encoder: str, corpus: str, folder: Path, **options: Any) -> Any:
     set_seed(1)
-    objective = options["objective"]
+    objective = OBJECTIVES[options["objective"]]
     head = {name: options.pop(name) for name in HEAD_SETTINGS if name in options}
-    model_class: Any = CondenserForPreTraining if objective in WITH_HEAD else CondenserForMaskedLM
-    trainer_class = ContrastiveTrainer if objective in CONTRASTIVE else CondenserTrainer
+    model_class: Any = CondenserForPreTraining if objective.has_head else CondenserForMaskedLM
+    trainer_class = ContrastiveTrainer if objective.is_contrastive else CondenserTrainer
     return trainer_class(
         model_class.from_encoder(encoder, **head),
         CondenserTrainingArguments(str(folder), **options),

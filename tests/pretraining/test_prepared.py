@@ -1,18 +1,14 @@
 """Blocks that are cut once and stored: by whom, where, and for whom."""
 
-import multiprocessing
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from datasets import Dataset, load_from_disk
 
 from modeling_condenser.files.run_folder import read_run
 from modeling_condenser.pretraining import prepared
 from modeling_condenser.pretraining.data import BlockBuilder, fingerprint_blocks
-from modeling_condenser.pretraining.prepared import one_process, prepare
+from modeling_condenser.pretraining.prepared import prepare
 from modeling_condenser.pretraining.pretrain import pretrain
 
 
@@ -33,41 +29,20 @@ def rows(texts, tmp_path):
 def test_stored_blocks_are_those_of_memory_whoever_cuts_them_and_are_cut_once(
     builder, rows, kind, tmp_path, monkeypatch
 ):
-    builder, for_pairs = replace(builder, kind=kind), kind != "blocks"
+    builder = replace(builder, kind=kind)
     in_memory = Dataset.from_dict({"text": rows["text"][:]})
-    expected = prepare(in_memory, builder, for_pairs=for_pairs)
+    expected = prepare(in_memory, builder)
     assert expected.folder is None
     assert expected.counts["blocks_sha256"] == fingerprint_blocks(expected.blocks)
-    found = [
-        prepare(rows, builder, for_pairs=for_pairs, folder=tmp_path / str(n), num_proc=n)
-        for n in (1, 2)
-    ]
+    found = [prepare(rows, builder, folder=tmp_path / str(n), num_proc=n) for n in (1, 2)]
     monkeypatch.setattr(BlockBuilder, "cut", lambda *arguments: 1 / 0)
     monkeypatch.setattr(prepared, "find_copies", lambda *arguments: 1 / 0)
-    found.append(prepare(rows, replace(builder), for_pairs=for_pairs, folder=tmp_path / "1"))
+    found.append(prepare(rows, replace(builder), folder=tmp_path / "1"))
     for each in found:
         assert each.blocks["input_ids"][:] == expected.blocks["input_ids"][:]
-        assert each.counts == expected.counts and each.n_unknown == expected.n_unknown
-        assert np.array_equal(each.lengths, expected.lengths)
-        assert isinstance(each.lengths, np.memmap) and each.blocks.cache_files
+        assert each.counts == expected.counts and each.blocks.cache_files
     with pytest.raises(ZeroDivisionError):
-        prepare(rows, replace(builder, seed=4), for_pairs=for_pairs, folder=tmp_path / "1")
-
-
-def wait_for(place: Path, entered: Any) -> None:
-    with one_process(place, "cuts the text"):
-        entered.set()
-
-
-def test_a_second_process_waits_until_the_first_has_cut(tmp_path):
-    context = multiprocessing.get_context("fork")
-    entered = context.Event()
-    with one_process(tmp_path / "place", "cuts the text"):
-        other = context.Process(target=wait_for, args=(tmp_path / "place", entered))
-        other.start()
-        assert not entered.wait(0.5)
-    other.join(30)
-    assert entered.is_set()
+        prepare(rows, replace(builder, seed=4), folder=tmp_path / "1")
 
 
 def test_a_recipe_prepares_its_text_only_and_its_run_uses_the_blocks(

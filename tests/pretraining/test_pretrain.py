@@ -176,7 +176,6 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
         ({"output_dir": "FOLDER"}, "is not empty and holds no run"),
         ({"tokenizer": "FOLDER/larger"}, "resize_token_embeddings"),
         ({"max_length": 100}, "positions for 64 tokens"),
-        ({"packed": True, "attn_implementation": "eager"}, "leave one of the two out"),
         ({"objective": "ict", "removal_probability": 1.5}, "removal_probability is 1.5"),
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),

@@ -14,8 +14,9 @@ from datasets import Dataset, IterableDataset, load_dataset
 from torch.utils.data import DataLoader
 
 from modeling_condenser import CondenserDataCollator
-from modeling_condenser.pretraining.data import BlockBuilder, build_blocks, draw_spans
+from modeling_condenser.pretraining.data import BlockBuilder, build_blocks
 from modeling_condenser.pretraining.lanes import Place
+from modeling_condenser.pretraining.objectives import draw_spans
 from modeling_condenser.pretraining.streams import PLACES, BlockStream, StreamCollator
 
 BATCH = 8  # over all processes and accumulated batches
@@ -48,7 +49,8 @@ def make(tokenizer, files):
         if documents is None:
             documents = load_dataset("json", data_files=files, streaming=True, split="train")
         n_processes, n_accumulated = split
-        builder = BlockBuilder(tokenizer, max_length=32, kind=kind)
+        make_pair = draw_spans if kind == "spans" else None
+        builder = BlockBuilder(tokenizer, max_length=32, kind=kind, make_pair=make_pair)
         n_shares = n_processes * n_accumulated
         size = {"batch_size": BATCH // n_shares}
         if by_tokens:
@@ -84,7 +86,7 @@ def steps_of(make: Any, n_steps: int, **options: Any) -> list[list[tuple]]:
 def test_the_batches_of_a_step_are_the_same_for_any_number_of_processes(make, kind):
     options: dict[str, Any] = {"by_tokens": True}
     if kind != "tokens":
-        options = {"kind": kind, "make_pair": draw_spans if kind == "spans" else None}
+        options = {"kind": kind}
     expected = steps_of(make, 12, **options)
     if kind != "tokens":
         assert {len(step) for step in expected} == {BATCH if kind == "blocks" else 2 * BATCH}
@@ -125,7 +127,7 @@ def test_batches_of_a_token_budget_are_nearly_full_and_fit_one_shape(make, colla
 def test_copies_among_texts_of_pairs_that_are_shuffled_together_are_left_out(make, texts):
     rows = [{"text": text} for text in texts[:20] for _ in range(3)]
     documents = IterableDataset.from_generator(lambda: iter(rows))
-    stream = make(documents, kind="spans", make_pair=draw_spans, most_lanes=1)
+    stream = make(documents, kind="spans", most_lanes=1)
     read = chain.from_iterable(islice(stream._open(0), 4))
     window = [block.columns[0].tobytes() for block in read if block.place.window == 0]
     assert len({*window}) == len(window) > 8

@@ -1,4 +1,4 @@
-"""What is left out of a text, and what is said of it."""
+"""What is left out of text, and what the log says of it."""
 
 from typing import Any
 
@@ -26,14 +26,12 @@ def examples_of(bert_folder, tmp_path):
     return make
 
 
-def test_documents_blocks_and_tokens_without_a_pair_are_counted(examples_of, caplog):
+def test_documents_without_a_pair_are_counted_and_left_out(examples_of, caplog):
     rows = [{"text": TEXT}, {"text": "Why?"}, {"text": ""}]
     settings: dict[str, Any] = {"objective": "ict", "per_device_train_batch_size": 1}
     _, facts = examples_of(rows, max_length=16, **settings)
-    assert (facts["n_documents_left_out"], facts["n_blocks_left_out"]) == (2, 1)
-    assert facts["n_tokens_left_out"] == 2
-    n_blocks = facts["n_blocks"] + 1
-    assert f"2 of 3 documents, 1 of {n_blocks} blocks, 2 of" in caplog.text
+    assert (facts["n_documents"], facts["n_documents_left_out"]) == (3, 2)
+    assert "2 of 3 documents cannot be cut in two" in caplog.text
     with pytest.raises(ValueError, match="None of the 2 documents can be cut in two"):
         examples_of(rows[1:], **settings)
 
