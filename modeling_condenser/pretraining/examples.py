@@ -193,6 +193,11 @@ def make_stream(
             "ignore_data_skip is true, but a stream is continued at its place without reading what "
             "came before: leave it out."
         )
+    if arguments.train_sampling_strategy != "random":
+        raise ValueError(
+            f"train_sampling_strategy is {arguments.train_sampling_strategy}, but the blocks of a "
+            "stream are shuffled as they are read: leave it out, or store the text."
+        )
     return BlockStream(
         rows,
         make_builder(tokenizer, arguments, rows),

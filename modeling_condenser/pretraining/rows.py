@@ -12,6 +12,8 @@ import torch
 from datasets import Dataset, IterableDataset, concatenate_datasets
 from datasets.fingerprint import Hasher
 
+from .data import read_text
+
 logger = logging.getLogger(__name__)
 
 _TOKENS = ("input_ids", "attention_mask")
@@ -63,7 +65,18 @@ def fingerprint_stream(rows: IterableDataset) -> str:
 
 def _read_columns(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """What is read of a row; types of other columns may differ between rows."""
-    return {name: row[name] for name in ("text", *_TOKENS) if name in row} or row
+    columns = {name: row[name] for name in ("text", *_TOKENS) if name in row}
+    if "text" in columns:
+        columns["text"] = read_text(columns["text"])
+    return columns or row
+
+
+def _read_streamed(row: Mapping[str, Any]) -> dict[str, str]:
+    return {"text": read_text(row.get("text"))}
+
+
+def _has_text(row: Mapping[str, str]) -> bool:
+    return bool(row["text"].strip())
 
 
 def _as_row(row: Any) -> Any:
@@ -98,6 +111,9 @@ def _choose_columns(rows: Any, name: str) -> Any:
         columns = list(next(iter(rows), {}))
     if not columns:
         raise ValueError(f"{name} is empty.")
+    if "text" in columns and isinstance(rows, IterableDataset):
+        # Blank rows, such as every second line of a file, go before the stream is dealt to lanes.
+        return rows.map(_read_streamed).select_columns(["text"]).filter(_has_text)
     if "text" in columns:
         return rows.select_columns(["text"])
     if "input_ids" in columns:

@@ -182,8 +182,18 @@ class CondenserTrainer(ResumableTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, torch.Tensor | int | None]:
-        """Get the micro-batches of a step, count bags and second masks, and keep the first."""
+        """Get the micro-batches of a step, count bags and second masks, and keep the first.
+
+        Raises:
+            ValueError: no token of the step is masked.
+        """
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if n_items is not None and n_items == 0:
+            raise ValueError(
+                f"No token of the batches of step {self.state.global_step + 1} is masked, so it "
+                "would train nothing: their texts are unknown tokens, or too short. Make the batch "
+                "larger, or leave such texts out."
+            )
         if isinstance(self.train_dataset, BlockStream):
             for sample in samples:
                 self.train_dataset.places |= sample.pop(PLACES)

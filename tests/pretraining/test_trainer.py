@@ -4,6 +4,7 @@ import copy
 import math
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,12 @@ def test_text_of_which_nothing_can_be_masked_stops_at_the_first_step(make_traine
         make_trainer(["한국어"] * 8).train()
 
 
+def test_a_step_without_a_masked_token_is_an_error(make_trainer, texts):
+    trainer = make_trainer([*texts[:9], "한국어"], per_device_train_batch_size=1, max_steps=10)
+    with pytest.raises(ValueError, match="No token of"):
+        trainer.train()
+
+
 def test_plain_mlm_from_a_checkpoint_leaves_out_its_second_masking(tmp_path, bert_folder, texts):
     condenser = CondenserForPreTraining.from_encoder(str(bert_folder), head_mlm_probability=0.5)
     condenser.save_pretrained(tmp_path / "checkpoint")
@@ -425,6 +432,20 @@ def test_streams_of_every_kind_give_one_training(make_trainer, texts, tmp_path):
     assert trainings == [trainings[0]] * 6 and len(trainings[0]) == 3
 
 
+def test_rows_without_text_are_left_out(make_trainer, texts):
+    rows: list[Any] = []
+    for text in texts[:50]:
+        rows += [{"text": text}, {"text": ""}, {"id": 3}, {"text": float("nan")}]
+    trainings = []
+    for name, data in {"a": rows, "b": rows[::4]}.items():
+        stream = IterableDataset.from_generator(partial(iter, data))
+        trainings.append(losses_of(make_trainer(stream, name=name)))
+    assert trainings[0] == trainings[1]
+    blocks = [make_trainer(data).train_dataset.blocks["input_ids"] for data in (rows, texts[:50])]
+    found, expected = ([*chain(*(ids.tolist() for ids in part))] for part in blocks)
+    assert found == expected
+
+
 def test_documents_that_were_tokenized_before_are_cut_into_blocks_of_all_of_them(
     make_trainer, tokenizer, texts
 ):
@@ -449,6 +470,7 @@ def test_documents_that_were_tokenized_before_are_cut_into_blocks_of_all_of_them
     [
         ({}, {"max_steps": -1}, "is a stream, .* set max_steps"),
         ({}, {"ignore_data_skip": True}, "ignore_data_skip is true"),
+        ({}, {"train_sampling_strategy": "group_by_length"}, "blocks of a stream are shuffled"),
         ({"rename_column": ("text", "body")}, {}, "its columns are body.*rename_column"),
         ({"take": (0,)}, {}, "train_dataset is empty"),
     ],
