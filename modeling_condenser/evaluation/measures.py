@@ -174,8 +174,7 @@ def evaluate_run(
     judged: Iterable[str] = qrels if graded else answers
     if run and run.keys().isdisjoint(judged):
         raise ValueError(
-            f"None of the {len(run)} queries of the run is judged, such as {next(iter(run))!r}: "
-            "take run and judgements from one collection and split."
+            "The run has none of the judged queries: take both from one collection and split."
         )
     counted = drop_own_passages(run, qrels)
     rankings: dict[str, list[str]] = {}
