@@ -36,7 +36,6 @@ from modeling_condenser.files.models import (
     QUERY_FOLDER,
     Dtype,
     EncodingContract,
-    int8_file,
     module_paths,
     open_model,
     warn_of_unknown,
@@ -422,6 +421,8 @@ def fingerprint_model(
             for file in (folder / path).glob(pattern if is_transformer else f"**/{pattern}"):
                 files[file.relative_to(folder).as_posix()] = file
     if dtype == "int8":
+        from modeling_condenser.files.onnx_encoder import int8_file
+
         files[INT8_FILE] = int8_file(folder)
     map_of_queries = f"{QUERY_FOLDER}/"
     of_passages = {
