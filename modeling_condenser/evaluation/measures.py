@@ -76,13 +76,9 @@ class Comparison(NamedTuple):
     worse: int = 0
 
     @property
-    def is_significant(self) -> bool:
-        return self.p_adjusted < ALPHA
-
-    @property
     def mark(self) -> str:
         """▲ or ▼ for a significant difference, ○ if no difference was shown."""
-        if not self.is_significant:
+        if self.p_adjusted >= ALPHA:
             return "○"
         return "▲" if self.difference > 0 else "▼"
 

@@ -251,8 +251,6 @@ def parse_systems(systems: Iterable[SystemLike], search: SearchSettings) -> list
                 f"{parsed[folder].model} and {system.model} have the same name {folder!r}: rename"
                 f" one, as in {system.model},name=OTHER"
             )
-    if not search.is_exact and not any(system.has_vectors for system in parsed.values()):
-        raise ValueError("No system has vectors: leave out index.")
     return list(parsed.values())
 
 

@@ -172,9 +172,6 @@ def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
     with pytest.raises(FileExistsError, match="is not empty"):
         encode_collection(retriever, PASSAGES, tmp_path)
-    same_id = Dataset.from_dict({**PASSAGES.to_dict(), "_id": ["p"] * 100})
-    with pytest.raises(ValueError, match="100 passages have 1 ids"):
-        encode_collection(retriever, same_id, tmp_path / "new")
     replaced = encode_collection(retriever, changed, folder, is_cache=True)
     assert all_bytes(replaced) == hash_vectors(changed).tobytes()
 
