@@ -73,8 +73,6 @@ def test_a_parquet_table_holds_ids_vectors_and_texts(bytes_a_table, n_files, tmp
 def test_what_does_not_fit_is_refused_and_nothing_is_overwritten(tmp_path):
     passages, vectors = make_passages(50), draw_vectors(50)
     embeddings = write_embeddings(tmp_path / "e", vectors, passages["_id"][:], shard_size=20)
-    with pytest.raises(ValueError, match="differ in ids"):
-        write_table(embeddings, tmp_path / "table", passages=passages.select([1, 0, *range(2, 50)]))
     for write in (
         lambda: write_table(embeddings, embeddings.folder, passages=passages),
         lambda: write_embeddings(embeddings.folder, vectors, passages["_id"][:]),
