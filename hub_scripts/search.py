@@ -1,6 +1,5 @@
 """Search a collection for one query, or for many."""
 
-import contextlib
 import json
 import sys
 from collections.abc import Iterator
@@ -64,8 +63,6 @@ def run(**settings: Any) -> None:
     [system] = parse_systems([fields.model], search)
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
-    if system.kind == "bm25" and fields.embeddings:
-        raise ValueError("bm25 has no vectors: leave out --embeddings.")
     folder = Path(fields.output_dir, as_folder(name_collection(fields.collection)), "embeddings")
     load = load_with_sources if fields.json else load_passages
     passages = load(fields.collection)
@@ -78,13 +75,14 @@ def run(**settings: Any) -> None:
         dev=load_dev(fields.collection, judged="") if system.kind == "hybrid" else None,
     )
     words = Words(recognize_language(passages))
-    for query in [fields.query] if fields.query is not None else _ask():
+    typed = (line.strip("\ufeff\n ") for line in sys.stdin)  # some files begin with a mark
+    for query in [fields.query] if fields.query is not None else filter(None, typed):
         hits = find(searcher, passages, query, depth=fields.k)
         if fields.json:
             answer = json.dumps({"query": query, "passages": hits}, ensure_ascii=False)
         else:
             answer = "\n".join(_as_text(hits, query, words)) or "nothing found"
-            if fields.query is None and not sys.stdin.isatty():
+            if fields.query is None:
                 answer = f"{query}\n{answer}"
         print(answer, flush=True)
     if fields.query is not None and not fields.json:
@@ -125,14 +123,3 @@ def _cut_out(passage: Passage) -> str:
         if stop < end <= first + _SHOWN:
             stop = end
     return " ".join(passage.text[first:stop].split())
-
-
-def _ask() -> Iterator[str]:
-    """Yield the queries of standard input; on a terminal, an empty line ends them."""
-    prompt = "query: " if sys.stdin.isatty() else ""
-    with contextlib.suppress(EOFError, KeyboardInterrupt):
-        while True:
-            if query := input(prompt).lstrip("\ufeff").strip():  # some files begin with a mark
-                yield query
-            elif prompt:
-                return

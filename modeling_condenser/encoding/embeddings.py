@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 import faiss
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.feather as pf
 from datasets import Dataset
 
@@ -110,10 +109,7 @@ class Embeddings:
         return embeddings
 
     def create(self, ids: pa.Array, hashes: np.ndarray | None = None) -> None:
-        """Write ids, which must be unique, hashes and manifest into a new or empty folder."""
-        n_ids = pc.count_distinct(ids).as_py()
-        if n_ids < len(ids):
-            raise ValueError(f"{len(ids)} passages have {n_ids} ids: give each passage its own id.")
+        """Write unique ids, hashes and manifest into a new or empty folder."""
         if self.folder.is_dir() and any(self.folder.iterdir()):
             raise FileExistsError(f"{self.folder} is not empty: name a new folder.")
         manifest = asdict(self)

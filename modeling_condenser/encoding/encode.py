@@ -21,7 +21,6 @@ from .embeddings import (
     ENCODER_SETTINGS,
     Embeddings,
     encode_collection,
-    id_column,
     local_device,
 )
 
@@ -88,8 +87,6 @@ def write_table(embeddings: Embeddings, folder: str | Path, *, passages: Dataset
     folder, dimension = Path(folder), embeddings.dimension
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name a new folder.")
-    if not embeddings.passage_ids.equals(pa.chunked_array([id_column(passages)])):
-        raise ValueError("Passages and embeddings differ in ids: pass the encoded passages.")
     # Arrow maps vectors, ids and texts into memory.
     shards = [pa.array(block.ravel()) for block in embeddings.blocks()]
     vectors = [pa.FixedSizeListArray.from_arrays(shard, dimension) for shard in shards]

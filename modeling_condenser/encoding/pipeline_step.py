@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.collection.load import load_passages
 
 from .embeddings import Embeddings, claim_folder, encode_shards
@@ -62,12 +61,7 @@ class EncodeShards:
         if all(shard % world_size != rank for shard in embeddings.missing_shards()):
             return
         retriever, passages = self._open(), load_passages(self.collection)
-        prepared = (embeddings.retriever, embeddings.passages)
-        if prepared != (retriever.passage_fingerprint, fingerprint_passages(passages)):
-            raise ValueError(
-                f"{self.folder} was prepared for another model or other passages: pass the same"
-                " model, settings and collection, or prepare another folder."
-            )
+        embeddings = claim_folder(retriever, passages, self.folder)
         encode_shards(retriever, passages, embeddings, world_size, rank)
 
     def _open(self) -> Retriever:

@@ -36,14 +36,11 @@ from modeling_condenser.files.models import (
     QUERY_FOLDER,
     Dtype,
     EncodingContract,
-    int8_file,
     module_paths,
     open_model,
     warn_of_unknown,
 )
 from modeling_condenser.files.run_folder import bar, checksum_file
-
-from .embeddings import find_best
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
@@ -76,7 +73,6 @@ class Retriever:
         >>> retriever = Retriever("my-encoder")
         >>> queries = retriever.encode_queries(["where do rivers begin?"])  # (1, D)
         >>> passages = retriever.encode_passages(["At a spring.", "In May."])  # (2, D)
-        >>> [[(text, score)]] = retriever.search(["rivers"], ["At a spring.", "In May."], depth=1)
 
     Args:
         model: folder or Hub name of an export, a sentence-transformers model or a plain encoder.
@@ -174,23 +170,6 @@ class Retriever:
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
         return self._encode(passages, contract.passage, length, prompt, "document")
-
-    def search(
-        self, queries: Sequence[str], passages: Sequence[str], *, depth: int = 10
-    ) -> list[list[tuple[str, float]]]:
-        """Find the best passages for each query by exact search: their texts and scores.
-
-        For more than some thousand passages, use `Index`, which stores their vectors.
-        """
-        self.check_inner_product()
-        vectors, texts = self.encode_queries(queries), list(passages)
-        blocks = [self.encode_passages(texts)]
-        scores, rows = find_best(vectors, blocks, depth=min(depth, len(texts)))
-        answers = []
-        for query_scores, query_rows in zip(scores.tolist(), rows.tolist(), strict=True):
-            best = [texts[row] for row in query_rows]
-            answers.append(list(zip(best, query_scores, strict=True)))
-        return answers
 
     def check_inner_product(self) -> None:
         """Raise a ValueError if this retriever does not compare by inner products."""
@@ -442,6 +421,8 @@ def fingerprint_model(
             for file in (folder / path).glob(pattern if is_transformer else f"**/{pattern}"):
                 files[file.relative_to(folder).as_posix()] = file
     if dtype == "int8":
+        from modeling_condenser.files.onnx_encoder import int8_file
+
         files[INT8_FILE] = int8_file(folder)
     map_of_queries = f"{QUERY_FOLDER}/"
     of_passages = {

@@ -76,13 +76,9 @@ class Comparison(NamedTuple):
     worse: int = 0
 
     @property
-    def is_significant(self) -> bool:
-        return self.p_adjusted < ALPHA
-
-    @property
     def mark(self) -> str:
         """▲ or ▼ for a significant difference, ○ if no difference was shown."""
-        if not self.is_significant:
+        if self.p_adjusted >= ALPHA:
             return "○"
         return "▲" if self.difference > 0 else "▼"
 
@@ -174,8 +170,7 @@ def evaluate_run(
     judged: Iterable[str] = qrels if graded else answers
     if run and run.keys().isdisjoint(judged):
         raise ValueError(
-            f"None of the {len(run)} queries of the run is judged, such as {next(iter(run))!r}: "
-            "take run and judgements from one collection and split."
+            "The run has none of the judged queries: take both from one collection and split."
         )
     counted = drop_own_passages(run, qrels)
     rankings: dict[str, list[str]] = {}

@@ -1,7 +1,6 @@
 """Put the results of an evaluation on the model cards of local exports."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from modeling_condenser.publishing.provenance import (
     add_result,
     hub_name,
 )
-from modeling_condenser.retrieval.systems import EXACT, SearchSettings, System
+from modeling_condenser.retrieval.systems import EXACT, SearchSettings, System, base_name
 
 from .evaluate import INDEX_SETTINGS, EvaluationRecipe, make_command
 from .report import Report
@@ -100,6 +99,7 @@ def add_to_card(
 
 def _publish(system: System, model: str) -> str:
     """The text of a system on the card of `model`, without paths of this machine."""
-    if system.encoder.model != model:
-        return system.published_text
-    return replace(system, model=system.model.removesuffix(model) + PLACEHOLDER).text
+    place = system.encoder.model
+    if place == model:
+        return system.rename(PLACEHOLDER).text
+    return system.rename(base_name(place)).text if Path(place).exists() else system.text

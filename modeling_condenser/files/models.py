@@ -324,7 +324,7 @@ def open_model(
     model.tokenizer.padding_side = "right"
     contract = _complete_contract(folder, model, overrides)
     if dtype == "int8":
-        from .onnx_encoder import OnnxEncoder
+        from .onnx_encoder import OnnxEncoder, int8_file
 
         transformer: Any = model[0]
         transformer.model = OnnxEncoder(int8_file(folder), transformer.model.config)
@@ -441,15 +441,6 @@ def _check_transformer(folder: Path, transformer: Any) -> None:
             f"{folder} lacks {len(missing)} of the encoder's weights, such as {missing[0]}: it is "
             "damaged, or its config.json describes another architecture."
         )
-
-
-def int8_file(folder: Path) -> Path:
-    if not (folder / INT8_FILE).is_file():
-        raise ValueError(
-            f"{folder} has no {INT8_FILE}, which dtype=int8 needs: `condenser export {folder} OUT"
-            " --onnx int8` writes a copy of the model with it."
-        )
-    return folder / INT8_FILE
 
 
 def warn_of_unknown(

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from .models import INT8_FILE
+
 
 class OnnxEncoder(torch.nn.Module):
     """Token ids to hidden states, by a file of `add_int8`; threads may share it.
@@ -35,3 +37,13 @@ class OnnxEncoder(torch.nn.Module):
         columns = {name: features[name].numpy() for name in self._inputs if name in features}
         [hidden] = self._session.run(None, columns)
         return {"last_hidden_state": torch.from_numpy(hidden)}
+
+
+def int8_file(folder: Path) -> Path:
+    """The int8 file of a model; a ValueError if it has none."""
+    if not (folder / INT8_FILE).is_file():
+        raise ValueError(
+            f"{folder} has no {INT8_FILE}, which dtype=int8 needs: `condenser export {folder} OUT"
+            " --onnx int8` writes a copy of the model with it."
+        )
+    return folder / INT8_FILE

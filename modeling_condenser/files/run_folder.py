@@ -107,14 +107,10 @@ def build_once(
 ) -> None:
     """Build an index into a folder, unless the folder holds the index of this identity.
 
-    The identity is everything that the index depends on. Another index is replaced; any other
-    content of the folder is a FileExistsError.
+    The identity is everything that the index depends on. Another index is replaced.
     """
-    stored = read_json(folder / IDENTITY_FILE, None)
-    if stored == identity:
+    if read_json(folder / IDENTITY_FILE, None) == identity:
         return
-    if stored is None and folder.is_dir() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} holds something else than an index: name another folder.")
     with atomic_folder(folder) as new:
         build(new)
         write_json(new / IDENTITY_FILE, identity)

@@ -19,7 +19,7 @@ from modeling_condenser.encoding.embeddings import id_column
 from modeling_condenser.files.run_folder import bar, build_once
 
 from .runs import Run, cut_run
-from .words import LANGUAGES, NO_LANGUAGE, PlainWords, Words, bm25s, recognize_language
+from .words import NO_LANGUAGE, PlainWords, Words, bm25s, recognize_language
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +74,6 @@ class Bm25:
         language: str | None = None,
         folder: str | Path | None = None,
     ) -> None:
-        for name, known in ((preset, PRESETS), (language or "none", LANGUAGES)):
-            if name not in known:
-                raise ValueError(f"BM25 has no {name!r}: expected one of {', '.join(known)}.")
         default_k1, default_b = PRESETS[preset]
         self.k1, self.b = default_k1 if k1 is None else k1, default_b if b is None else b
         if not (self.k1 >= 0 and 0 <= self.b <= 1):

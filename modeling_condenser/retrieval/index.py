@@ -313,7 +313,7 @@ def _with_absolute_path(system: System) -> System:
     place = system.encoder.model
     if not (system.has_vectors and Path(place).exists()):
         return system
-    return replace(system, model=f"{system.model.removesuffix(place)}{Path(place).resolve()}")
+    return system.rename(str(Path(place).resolve()))
 
 
 def load_with_sources(collection: str | Path) -> Dataset:

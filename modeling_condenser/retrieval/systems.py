@@ -48,7 +48,7 @@ from modeling_condenser.files.run_folder import (
 )
 from modeling_condenser.files.settings import convert_settings, split_name
 
-from .bm25 import WORDS_VERSION, Bm25
+from .bm25 import PRESETS, WORDS_VERSION, Bm25
 from .faiss_index import INDEX_FILE, build_approximate, recall_against_exact
 from .runs import (
     CANDIDATES,
@@ -74,7 +74,7 @@ Kind = Literal["bm25", "run", "encoder", "hybrid"]
 
 # The type or the allowed values of each setting.
 _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
-    "bm25": {"preset": str, "k1": float, "b": float, "language": LANGUAGES},
+    "bm25": {"preset": tuple(PRESETS), "k1": float, "b": float, "language": LANGUAGES},
     "run": {},
     "encoder": ENCODER_SETTINGS,
     "hybrid": {**ENCODER_SETTINGS, "fusion": tuple(FUSIONS), "language": LANGUAGES},
@@ -168,7 +168,7 @@ class System:
         if self.stated_name:
             return self.stated_name
         parts = ["hybrid"] if self.kind == "hybrid" else []
-        parts.append(_base_name(self.encoder.model))
+        parts.append(base_name(self.encoder.model))
         for value in self.without("token_budget").settings.values():
             parts.append(shorten(str(value), _LONGEST_VALUE, placeholder="…"))
         return "-".join(parts)
@@ -187,13 +187,9 @@ class System:
             return json.dumps({"model": self.model, **values}, ensure_ascii=False)
         return ",".join(words)
 
-    @property
-    def published_text(self) -> str:
-        """The text in a published command, in which local folders have no path."""
-        place = self.encoder.model
-        if not Path(place).exists():
-            return self.text
-        return replace(self, model=self.model.removesuffix(place) + _base_name(place)).text
+    def rename(self, model: str) -> "System":
+        """Return the system with another name of its model or, if it is a hybrid, its encoder."""
+        return replace(self, model=self.model.removesuffix(self.encoder.model) + model)
 
     def open(self) -> "Retriever":
         """Load the encoder, unless it was the one that was opened last."""
@@ -255,12 +251,10 @@ def parse_systems(systems: Iterable[SystemLike], search: SearchSettings) -> list
                 f"{parsed[folder].model} and {system.model} have the same name {folder!r}: rename"
                 f" one, as in {system.model},name=OTHER"
             )
-    if not search.is_exact and not any(system.has_vectors for system in parsed.values()):
-        raise ValueError("No system has vectors: leave out index.")
     return list(parsed.values())
 
 
-def _base_name(model: str) -> str:
+def base_name(model: str) -> str:
     """Return the last part of a folder or Hub name; for `model` in a run folder, the run's name."""
     path = Path(model).resolve()
     if path.is_file():

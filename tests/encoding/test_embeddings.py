@@ -73,8 +73,6 @@ def test_a_parquet_table_holds_ids_vectors_and_texts(bytes_a_table, n_files, tmp
 def test_what_does_not_fit_is_refused_and_nothing_is_overwritten(tmp_path):
     passages, vectors = make_passages(50), draw_vectors(50)
     embeddings = write_embeddings(tmp_path / "e", vectors, passages["_id"][:], shard_size=20)
-    with pytest.raises(ValueError, match="differ in ids"):
-        write_table(embeddings, tmp_path / "table", passages=passages.select([1, 0, *range(2, 50)]))
     for write in (
         lambda: write_table(embeddings, embeddings.folder, passages=passages),
         lambda: write_embeddings(embeddings.folder, vectors, passages["_id"][:]),
@@ -172,9 +170,6 @@ def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
     with pytest.raises(FileExistsError, match="is not empty"):
         encode_collection(retriever, PASSAGES, tmp_path)
-    same_id = Dataset.from_dict({**PASSAGES.to_dict(), "_id": ["p"] * 100})
-    with pytest.raises(ValueError, match="100 passages have 1 ids"):
-        encode_collection(retriever, same_id, tmp_path / "new")
     replaced = encode_collection(retriever, changed, folder, is_cache=True)
     assert all_bytes(replaced) == hash_vectors(changed).tobytes()
 

@@ -174,18 +174,6 @@ def test_a_blank_text_without_special_tokens_is_a_padding_token(dtype, bert_fold
         np.testing.assert_allclose(actual, expected, atol=1e-5 if dtype == "float32" else 0.05)
 
 
-def test_search_ranks_texts(retriever, texts):
-    queries, passages = [texts[3], "Why?"], texts[:30]
-    vectors = retriever.encode_passages(passages)
-    scores = retriever.encode_queries(queries) @ vectors.T
-    actual = retriever.search(iter(queries), iter(passages), depth=4)
-    for query, best in enumerate(np.argsort(-scores, axis=1)[:, :4]):
-        assert [text for text, _ in actual[query]] == [passages[row] for row in best]
-        assert [score for _, score in actual[query]] == pytest.approx(scores[query, best])
-    assert len(retriever.search(["Why?"], ["Because."], depth=10)[0]) == 1
-    assert retriever.encode_passages(as_passages([])).shape == (0, 32)
-
-
 def test_a_bar_appears_after_a_second_unless_an_outer_call_hides_it(retriever, monkeypatch, capsys):
     retriever.encode_queries(["Why?"])
     assert not capsys.readouterr().err
@@ -205,7 +193,8 @@ def test_wrong_texts_and_vectors_are_errors(bert_folder, monkeypatch):
     with pytest.raises(ValueError, match="Row 1 is None, expected a text"):
         retriever.encode_passages(as_passages(["a", None]))
     with pytest.raises(ValueError, match="compares by Euclidean distance"):
-        retriever.search(["a"], ["b"])
+        retriever.check_inner_product()
+    assert retriever.encode_passages(as_passages([])).shape == (0, 32)
     monkeypatch.setattr(encoding, "WINDOW", 4)
     token = retriever.model.tokenizer("volcano")["input_ids"][1]
     with torch.no_grad():

@@ -129,7 +129,7 @@ ONE, GRADED = {"q": {"a": 1.0}}, {"q": {"a": 1}}
         (GRADED, "P@0", "'P@0' is not a measure"),  # ends the process in trec_eval's code
         (GRADED, "Hit@20", "The collection has no answers"),
         ({"q": {"a": 0}}, "MRR@10", "None of the judged queries has a relevant passage"),
-        ({"x": {"a": 1}}, "MRR@10", "None of the 1 queries of the run is judged"),
+        ({"x": {"a": 1}}, "MRR@10", "The run has none of the judged queries"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(qrels, measure, message):

@@ -87,6 +87,6 @@ def test_holm_raises_the_smallest_p_value_by_the_number_of_tests():
     assert holm([0.6, 0.01, 0.9]) == pytest.approx([1.0, 0.03, 1.0])
     better = compare(values([0.5] * 6), values([0.0] * 6))  # p = 2 / 2**6
     actual = correct({"a": better, "b": better})
-    assert better.is_significant and better.p_adjusted == 2 / 64
+    assert better.mark == "▲" and better.p_adjusted == 2 / 64
     assert {key: c.p_adjusted for key, c in actual.items()} == {"a": 4 / 64, "b": 4 / 64}
-    assert not actual["a"].is_significant and actual["a"].p_value == 2 / 64
+    assert actual["a"].mark == "○" and actual["a"].p_value == 2 / 64

@@ -178,16 +178,6 @@ def test_all_public_names_can_be_imported():
         assert getattr(modeling_condenser, name).__name__ == name
 
 
-def test_an_environment_variable_hides_all_bars():
-    code = (
-        "from modeling_condenser.files.run_folder import bar\n"
-        "list(bar(range(3), 'shown', unit='step', delay=0))"
-    )
-    settings = os.environ | {"CONDENSER_LAZY": "1", "TQDM_DISABLE": "1", "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True)
-    assert (ran.returncode, ran.stderr) == (0, b"")
-
-
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_a_message_is_written_once(is_terminal, tmp_path, monkeypatch, capsys):
     (tmp_path / "in").mkdir()

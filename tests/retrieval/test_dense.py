@@ -130,10 +130,6 @@ def test_a_saved_index_is_opened_and_built_again_if_anything_differs(embeddings,
         built.append((folder / "index.faiss").stat().st_mtime_ns)
     assert built[0] == built[1] and len(set(built)) == 3
     assert [file.name for file in folder.parent.iterdir()] == ["wiki"]
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "file").touch()
-    with pytest.raises(FileExistsError, match="holds something else than an index"):
-        build_approximate(embeddings, "SQ8", tmp_path / "mine")
 
 
 def test_a_wrong_factory_or_parameter_is_refused(search, tmp_path):
