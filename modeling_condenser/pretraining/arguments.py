@@ -31,7 +31,8 @@ class CondenserTrainingArguments(TrainingArguments):
         ('condenser', 128)
 
     Attributes:
-        objective: what is trained (`OBJECTIVES`). In a contrast, batch sizes count pairs.
+        objective: what is trained: a name in `OBJECTIVES` (objectives.py), which the end of the
+            command's help lists. In a contrast, batch sizes count pairs.
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length; `seed` does not change
             which.

@@ -101,17 +101,17 @@ def load_documents(corpus: Any) -> Dataset:
     parts = []
     for source in sources:
         rows, n_joined = _load_texts(source), source.join_rows
-        if n_joined > 1:
-            file = _cache_file(rows, f"{n_joined} rows joined")
+        if n_joined > 1 or (len(sources) > 1 and rows.features != _FEATURES):
             rows = rows.map(
                 _join_rows,
                 batched=True,
-                batch_size=n_joined,
+                batch_size=_STORED * n_joined,
                 features=_FEATURES,
-                cache_file_name=file,
+                fn_kwargs={"n_joined": n_joined},
+                cache_file_name=_cache_file(rows, n_joined),
             )
         parts.append(rows)
-    return parts[0] if len(parts) == 1 else concatenate_datasets([*map(_as_strings, parts)])
+    return parts[0] if len(parts) == 1 else concatenate_datasets(parts)
 
 
 def open_stream(source: Source) -> IterableDataset:
@@ -142,18 +142,14 @@ def open_stream(source: Source) -> IterableDataset:
     return rows
 
 
-def _join_rows(rows: Mapping[str, list]) -> dict[str, list[str]]:
-    return {"text": [" ".join(filter(None, map(read_text, rows["text"])))]}
+def _join_rows(rows: Mapping[str, list], n_joined: int) -> dict[str, list[str]]:
+    texts = [read_text(text) for text in rows["text"]]
+    starts = range(0, len(texts), n_joined)
+    return {"text": [" ".join(filter(None, texts[i : i + n_joined])) for i in starts]}
 
 
-def _as_strings(rows: Dataset) -> Dataset:
-    if rows.features == _FEATURES:
-        return rows
-    return rows.cast(_FEATURES, cache_file_name=_cache_file(rows, "as text"))
-
-
-def _cache_file(rows: Dataset, use: str) -> str | None:
-    """Return where in the cache of `datasets` to store what is made of rows; None for memory.
+def _cache_file(rows: Dataset, n_joined: int) -> str | None:
+    """Where in the cache of `datasets` to store joined rows; None for memory.
 
     By default it would be beside the files of the rows. Those of `save_to_disk` are a user's, whose
     folder may be read-only.
@@ -162,7 +158,7 @@ def _cache_file(rows: Dataset, use: str) -> str | None:
         return None
     folder = Path(config.HF_DATASETS_CACHE, "condenser")
     folder.mkdir(parents=True, exist_ok=True)
-    key = Hasher.hash((rows._fingerprint, file_states_of(rows), use))
+    key = Hasher.hash((rows._fingerprint, file_states_of(rows), f"{n_joined} rows joined"))
     return str(folder / f"{key}.arrow")
 
 

@@ -18,11 +18,7 @@ from modeling_condenser.packing import is_packing, use_packing, why_not_packed
 from .arguments import CondenserTrainingArguments
 from .batches import TokenBudgetBatches
 from .collator import CondenserDataCollator
-from .data import (
-    BlockBuilder,
-    EvaluationBlocks,
-    KeyedBlocks,
-)
+from .data import BlockBuilder, EvaluationBlocks, KeyedBlocks
 from .objectives import OBJECTIVES
 from .prepared import prepare
 from .streams import BlockStream

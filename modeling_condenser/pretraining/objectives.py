@@ -60,8 +60,10 @@ class Objective:
     def settings(self) -> set[str]:
         """The fields of recipe and arguments that this objective has, of those that not all do."""
         names = {*self.own_settings}
-        names.update(HEAD_SETTINGS if self.has_head else ())
-        names.update(("mlm_probability",) if self.is_masked else ())
+        if self.has_head:
+            names.update(HEAD_SETTINGS)
+        if self.is_masked:
+            names.add("mlm_probability")
         names.update(_CONTRAST_SETTINGS if self.is_contrastive else ("tokens_per_batch",))
         return names
 
