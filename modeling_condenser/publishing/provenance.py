@@ -17,7 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from modeling_condenser.files.models import STARTER, STARTER_FOLDER, STARTER_TITLE, find_weights
+from modeling_condenser.files.models import (
+    STARTER_FOLDER,
+    STARTER_TITLE,
+    find_weights,
+    resolve_encoder_name,
+)
 from modeling_condenser.files.run_folder import (
     atomic_file,
     checksum_file,
@@ -71,7 +76,7 @@ def describe_stage(
 
 def read_start(name: str | None) -> list[Stage]:
     """The stages of the encoder that a training starts from; none if it is not a local one."""
-    encoder = STARTER_FOLDER if name == STARTER else Path(name or "")
+    encoder = Path(resolve_encoder_name(name or ""))
     is_local = name and encoder.is_dir()
     return read_provenance(find_weights(encoder) or encoder) if is_local else []
 
@@ -121,7 +126,7 @@ def _publishable(value: Any, name: str) -> Any:
     text = SECRET.sub("…", str(value))
     if name in _NEVER_PATHS:
         return text
-    if name in ("encoder", "tokenizer") and text in (STARTER, str(STARTER_FOLDER)):
+    if name in ("encoder", "tokenizer") and resolve_encoder_name(text) == str(STARTER_FOLDER):
         return STARTER_TITLE
     if "://" in text and not text.startswith("file:"):
         return text.partition("?")[0]
