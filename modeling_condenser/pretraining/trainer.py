@@ -188,7 +188,7 @@ class CondenserTrainer(ResumableTrainer):
             ValueError: no token of the step is masked.
         """
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if n_items is not None and n_items == 0:
+        if OBJECTIVES[self.args.objective].is_masked and n_items == 0:
             raise ValueError(
                 f"No token of the batches of step {self.state.global_step + 1} is masked, so it "
                 "would train nothing: their texts are unknown tokens, or too short. Make the batch "
