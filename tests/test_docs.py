@@ -82,9 +82,7 @@ def test_the_page_about_own_documents_shows_what_collect_writes(tmp_path, monkey
     commands = commands_of(page)
     assert [main(shlex.split(command)[1:]) for command in commands] == [0] * len(commands)
     written = code_blocks(page, "jsonl") + code_blocks(page, "tsv")
-    for name, shown in zip(
-        ("corpus.jsonl", "queries.jsonl", "qrels/dev.tsv"), written, strict=True
-    ):
+    for name, shown in zip(("corpus.jsonl", "qrels/dev.tsv"), written, strict=True):
         assert shown in Path("my-collection", name).read_text()
     capsys.readouterr()
     exec(compile(code_blocks(page, "python")[0], page.name, "exec"), {})
