@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .collection.collect import collect
     from .configuration_condenser import CondenserConfig
     from .encoding.encode import encode
+    from .encoding.pipeline_step import EncodeShards
     from .encoding.retriever import Retriever
     from .evaluation.evaluate import evaluate
     from .finetuning.finetune import finetune
@@ -40,6 +41,7 @@ _NAMES = {
     ".collection.collect": "collect",
     ".configuration_condenser": "CondenserConfig",
     ".encoding.encode": "encode",
+    ".encoding.pipeline_step": "EncodeShards",
     ".encoding.retriever": "Retriever",
     ".evaluation.evaluate": "evaluate",
     ".finetuning.finetune": "finetune",

@@ -10,11 +10,11 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from transformers import AutoModel
 
 from hub_scripts.main import COMMANDS, main
+from modeling_condenser import collect
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_provenance
 from tests.backbones.encoders import BACKBONES
 from tests.encoding.making import save_modules
-from tests.publishing.making import make_collection
 
 ROOT = Path(__file__).parent.parent
 # In the order in which a reader would run them.
@@ -48,14 +48,18 @@ def workplace(tmp_path, monkeypatch, texts, corpus_file):
     BACKBONES["BERT"].save(encoder, texts, positions=512)
     lines = corpus_file.read_text().splitlines(keepends=True)[:120]
     (tmp_path / "my-documents.jsonl").write_text("".join(lines))
-    make_collection(tmp_path / "my-collection", texts)
     (tmp_path / "my-files").mkdir()
+    labels = ["question,file"]
     for i, text in enumerate(texts[:90]):
         (tmp_path / f"my-files/{i}.txt").write_text(text)
+        words = re.findall(r"\w+", text)[:8]
+        labels.append(f"{' '.join(words)},{i}.txt")
+    (tmp_path / "pairs.csv").write_text("\n".join(labels))
     minilm = tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2"
     minilm.parent.mkdir()
     save_modules(minilm, encoder, _mean_pooled, similarity_fn_name="cosine")
     monkeypatch.chdir(tmp_path)
+    collect(sources=["my-files"], out="my-collection", labels="pairs.csv")
     return tmp_path
 
 
@@ -82,9 +86,7 @@ def test_the_page_about_own_documents_shows_what_collect_writes(tmp_path, monkey
     commands = commands_of(page)
     assert [main(shlex.split(command)[1:]) for command in commands] == [0] * len(commands)
     written = code_blocks(page, "jsonl") + code_blocks(page, "tsv")
-    for name, shown in zip(
-        ("corpus.jsonl", "queries.jsonl", "qrels/dev.tsv"), written, strict=True
-    ):
+    for name, shown in zip(("corpus.jsonl", "qrels/dev.tsv"), written, strict=True):
         assert shown in Path("my-collection", name).read_text()
     capsys.readouterr()
     exec(compile(code_blocks(page, "python")[0], page.name, "exec"), {})
