@@ -55,13 +55,16 @@ def add_to_card(
     result = report.results[systems.index(system)]
     model, evaluation = Path(system.model), result.evaluation
     intervals, comparisons = {}, []
+    control, baseline = systems[0], report.content["baseline"]
+    if control.kind == "encoder" and control.model == system.model:
+        baseline = f"its {control.settings.get('dtype', 'float32')} weights"
     for measure in evaluation.means:
         if interval := report.content["results"][measure][result.system]["interval"]:
             intervals[measure] = interval
         if comparison := report.comparisons.get((result.system, measure)):
             comparisons.append(
                 {
-                    "baseline": report.content["baseline"],
+                    "baseline": baseline,
                     "measure": measure,
                     "value": comparison.mean_baseline,
                     "difference": comparison.difference,
@@ -102,4 +105,5 @@ def _publish(system: System, model: str) -> str:
     place = system.encoder.model
     if place == model:
         return system.rename(PLACEHOLDER).text
-    return system.rename(base_name(place)).text if Path(place).exists() else system.text
+    # A reader of the card has no such folder.
+    return system.rename(f"PATH/TO/{base_name(place)}").text if Path(place).exists() else system.text
