@@ -20,7 +20,7 @@ endif
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 
-# glibc keeps the memory of freed tensors, which saves a small training some of its time (docs/results/speed.md).
+# glibc keeps the memory of freed tensors, which saves a small training some of its time.
 demo: export MALLOC_TRIM_THRESHOLD_ = 20000000000
 demo: export MALLOC_MMAP_THRESHOLD_ = 20000000000
 demo: $(STAMP) ## pre-train, fine-tune and compare on medical questions, on a CPU, in minutes

@@ -14,11 +14,10 @@ from typing import Any
 
 import pandas as pd
 
-from modeling_condenser import evaluate, export_encoder, finetune
+from modeling_condenser import evaluate, export_encoder, finetune, pretrain
 from modeling_condenser.evaluation.measures import Comparison, correct
 from modeling_condenser.evaluation.report import Report
 from modeling_condenser.files.settings import is_bfloat16_fast
-from modeling_condenser.pretraining.pretrain import pretrain
 
 Names = dict[tuple[str, str], str]  # row and column of the tables -> system in the report
 MEASURES = ["MRR@10", "R@5", "R@100"]

@@ -142,7 +142,7 @@ def mine(read: Reader) -> None:
 
     condenser mine bm25 my-collection negatives/bm25
     condenser mine my-retriever my-collection negatives/hard --first_rank 30 --n_negatives 10
-    condenser mine mine/rocketqa.yaml my-retriever my-collection negatives/denoised
+    condenser mine mine/msmarco-passage my-retriever my-collection negatives/hard
 
     A system is bm25 (bm25,preset=msmarco-passage), an export, a sentence-transformers model, an
     encoder with a stated pooling (google-bert/bert-base-uncased,pooling=mean), or a TREC run file.
@@ -229,7 +229,7 @@ def analyze(read: Reader) -> None:
 
     condenser analyze runs/mine what-happened --collection my-collection
     condenser analyze my-encoder runs/retriever/model what-changed --corpus my-documents.jsonl
-    condenser analyze my-encoder runs/retriever/model figure-2 --recipe analyze/figure-2 \\
+    condenser analyze my-encoder runs/retriever/model figure-2 --texts 1000 \\
         --corpus my-documents.jsonl
 
     A model is a pre-training run (its checkpoints and its final model), a checkpoint, an export, a

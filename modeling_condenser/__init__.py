@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .adaptation.adapt import adapt
+    from .analysis.analyze import analyze
     from .analysis.callback import ReadinessCallback
     from .collection.collect import collect
     from .configuration_condenser import CondenserConfig
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .pretraining.arguments import CondenserTrainingArguments
     from .pretraining.collator import CondenserDataCollator
     from .pretraining.contrastive_trainer import ContrastiveTrainer
+    from .pretraining.pretrain import pretrain
     from .pretraining.trainer import CondenserTrainer
     from .publishing.export import export, export_encoder
     from .publishing.push import push
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     ".adaptation.adapt": "adapt",
+    ".analysis.analyze": "analyze",
     ".analysis.callback": "ReadinessCallback",
     ".collection.collect": "collect",
     ".configuration_condenser": "CondenserConfig",
@@ -53,6 +56,7 @@ _NAMES = {
     ".pretraining.arguments": "CondenserTrainingArguments",
     ".pretraining.collator": "CondenserDataCollator",
     ".pretraining.contrastive_trainer": "ContrastiveTrainer",
+    ".pretraining.pretrain": "pretrain",
     ".pretraining.trainer": "CondenserTrainer",
     ".retrieval.index": "Index Passage",
 }
