@@ -105,5 +105,6 @@ def _publish(system: System, model: str) -> str:
     place = system.encoder.model
     if place == model:
         return system.rename(PLACEHOLDER).text
-    # A reader of the card has no such folder.
-    return system.rename(f"PATH/TO/{base_name(place)}").text if Path(place).exists() else system.text
+    if Path(place).exists():  # which a reader of the card does not have
+        return system.rename(f"PATH/TO/{base_name(place)}").text
+    return system.text

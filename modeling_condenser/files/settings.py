@@ -89,15 +89,15 @@ def is_bfloat16_fast() -> bool:
 def parse_settings(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
     """Create an instance of each dataclass; a field of several classes goes to all of these.
 
-    With `bf16` on a machine without an accelerator, `use_cpu` is set, because transformers refuses
-    bfloat16 otherwise.
+    On a machine without an accelerator, `use_cpu` of training arguments is set: else transformers
+    refuses bfloat16, and the processes of torchrun train apart.
 
     Raises:
         ValueError: a field is unknown (the message offers the nearest) or missing, or a value has
             the wrong type.
     """
     _refuse_unknown(settings, classes)
-    if settings.get("bf16"):
+    if any(field.name == "use_cpu" for cls in classes for field in dataclasses.fields(cls)):
         import torch  # takes seconds, which commands without a model should not wait for
 
         settings = {"use_cpu": not torch.accelerator.is_available(), **settings}

@@ -91,8 +91,9 @@ class CondenserTrainingArguments(TrainingArguments):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        if self.bf16 and not torch.accelerator.is_available():
-            self.use_cpu = True  # without it, transformers refuses bfloat16
+        if not torch.accelerator.is_available():
+            # Else transformers refuses bfloat16, and processes of torchrun train apart.
+            self.use_cpu = True
         super().__post_init__()
         loading: Any = self.accelerator_config
         if loading.dispatch_batches is None:

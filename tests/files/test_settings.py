@@ -58,11 +58,11 @@ def test_fields_go_to_every_class_that_has_them():
     )
 
 
-def test_bfloat16_on_a_machine_without_accelerator_asks_for_the_cpu(tmp_path, monkeypatch):
-    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
-    settings = {"output_dir": str(tmp_path)}
-    assert parse_settings({**settings, "bf16": True}, TrainingArguments)[0].use_cpu
-    assert not parse_settings({**settings, "bf16": False}, TrainingArguments)[0].use_cpu
+@pytest.mark.parametrize("has_accelerator", [False, True])
+def test_a_training_without_accelerator_asks_for_the_cpu(has_accelerator, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: has_accelerator)
+    (arguments,) = parse_settings({"output_dir": str(tmp_path)}, TrainingArguments)
+    assert arguments.use_cpu == (not has_accelerator)
 
 
 @pytest.mark.parametrize(
