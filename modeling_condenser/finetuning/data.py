@@ -6,7 +6,6 @@ score. The texts include the prompts. Rows that cannot be used are left out and 
 """
 
 import csv
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,12 +27,12 @@ from modeling_condenser.collection.collection import (
     titles_and_texts,
 )
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.collection.rows import fingerprint_rows
+from modeling_condenser.collection.rows import fingerprint_rows, read_json
 from modeling_condenser.files.hub import split_revision
 from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.pretraining.counter_random import EpochKeys
 
-from .hard_negatives import KnownPassages, judged_positives, open_text, read_hard_negatives
+from .hard_negatives import KnownPassages, judged_positives, read_hard_negatives
 from .recipe import FinetuningRecipe
 
 logger = logging.getLogger(__name__)
@@ -45,7 +44,6 @@ _READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv"}
 _READERS[".parquet"] = "parquet"
 _COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst", ".zip"}
 _LABEL_COLUMNS = {"query": "question", "positive": "passage"}  # those of `condenser collect`
-_CHARACTERS_AT_ONCE = 2**20
 _BLANK, _NO_NEGATIVE = "rows with a blank text", "rows without a negative"
 
 _TEXT = Value("string")
@@ -195,12 +193,10 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
     if ending not in _READERS:
         raise ValueError(f"{file}: expected a file of type {', '.join(_READERS)}.")
     options: dict[str, Any] = {}
-    if ending == ".json":
-        with open_text(Path(file)) as text:
-            if '"positive_ctxs"' in text.read(_CHARACTERS_AT_ONCE):
-                changed = Path(file).stat().st_mtime_ns  # `datasets` has a cache by arguments
-                options = {"file": file, "separator": title_separator, "changed": changed}
-                return Dataset.from_generator(_read_dpr_file, Features(_DPR), gen_kwargs=options)
+    if ending == ".json" and "positive_ctxs" in next(read_json(Path(file)), {}):
+        changed = Path(file).stat().st_mtime_ns  # `datasets` has a cache by arguments
+        options = {"file": file, "separator": title_separator, "changed": changed}
+        return Dataset.from_generator(_read_dpr_file, Features(_DPR), gen_kwargs=options)
     if _READERS[ending] == "csv":
         options = {"sep": ",", "keep_default_na": False, "nrows": recipe.first_rows}
         if ending == ".tsv":
@@ -216,26 +212,8 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
 
 def _read_dpr_file(file: str, separator: str, changed: int) -> Iterator[Row]:
     """Read the rows of a JSON file of DPR, which is an array of gigabytes; see `read_dpr`."""
-    for entry in read_array(file):
+    for entry in read_json(Path(file)):
         yield read_dpr(entry, separator)
-
-
-def read_array(file: str) -> Iterator[Row]:
-    """Read a JSON array of objects, one object at a time."""
-    decoder, text = json.JSONDecoder(), ""
-    with open_text(Path(file)) as stream:
-        while chunk := stream.read(_CHARACTERS_AT_ONCE):
-            text += chunk
-            place = 0
-            while (start := text.find("{", place)) >= 0:
-                try:
-                    item, place = decoder.raw_decode(text, start)
-                except json.JSONDecodeError:  # the item ends in the next chunk
-                    break
-                yield item
-            text = text[place:]
-    if text.strip("[] \r\n\t"):
-        raise ValueError(f"{file} is not a JSON array, or its end is missing: {text!r:.80}.")
 
 
 def make_example(row: Row, recipe: FinetuningRecipe, contract: EncodingContract) -> Example:

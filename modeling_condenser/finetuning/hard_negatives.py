@@ -1,20 +1,12 @@
 """Files of hard negatives, one line a query, and the passages that are no negatives of a query."""
 
-import gzip
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from modeling_condenser.collection.collection import Collection, PassageIndex, hash_text
-
-
-def open_text(file: Path) -> TextIO:
-    """Open a text file, plain or .gz."""
-    if file.suffix == ".gz":
-        return gzip.open(file, "rt", encoding="utf-8")  # type: ignore[return-value]
-    return file.open(encoding="utf-8")
+from modeling_condenser.collection.rows import read_json, read_table
 
 
 def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
@@ -28,17 +20,14 @@ def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
         cross-encoder's `positive_teacher_scores` and `negative_teacher_scores` (log-odds).
     """
     is_table = bool({".tsv", ".txt"} & {*file.suffixes})
-    with open_text(file) as lines:
-        for line in filter(str.strip, lines):
-            if is_table:
-                query_id, passage_ids = line.rstrip("\n").split("\t")
-                record = {"query_id": query_id, "negative_ids": passage_ids.split(",")}
-            else:
-                record = json.loads(line)
-            record["query_id"] = str(record["query_id"])
-            for name in {"positive_ids", "negative_ids"} & record.keys():
-                record[name] = [str(passage_id) for passage_id in record[name] if passage_id != ""]
-            yield record
+    records: Any = read_table(file, ["query_id", "negative_ids"]) if is_table else read_json(file)
+    for record in records:
+        if is_table:
+            record["negative_ids"] = record["negative_ids"].split(",")
+        record["query_id"] = str(record["query_id"])
+        for name in {"positive_ids", "negative_ids"} & record.keys():
+            record[name] = [str(passage_id) for passage_id in record[name] if passage_id != ""]
+        yield record
 
 
 def judged_positives(collection: Collection) -> dict[str, list[str]]:

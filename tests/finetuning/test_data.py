@@ -18,7 +18,6 @@ from modeling_condenser.finetuning.data import (
     make_example,
     make_graded_pair,
     open_rows,
-    read_array,
     read_dpr,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
@@ -57,20 +56,6 @@ def test_files_lists_and_patterns_are_read_in_order(tmp_path, write_jsonl):
         write_jsonl([{"query": name}], f"{name}.jsonl")
     names = [tmp_path / "part-2.jsonl", tmp_path / "part-[01].jsonl"]
     assert [row["query"] for row in read(names)] == ["part-2", "part-0", "part-1"]
-
-
-@pytest.mark.parametrize("chunk", [1, 64, 10**6])
-def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeypatch, chunk):
-    values = [
-        {"query": text, "positive": "{[", "n": {"x": [text]}} for text in ('aé"\\\n', "]}", "")
-    ]
-    file = tmp_path / f"array-{chunk}.json"
-    file.write_text(json.dumps(values, indent=2, ensure_ascii=bool(chunk % 2)), "utf-8")
-    monkeypatch.setattr(data_module, "_CHARACTERS_AT_ONCE", chunk)
-    assert list(read_array(str(file))) == values
-    file.write_text('[{"a": 1}, {"a": 2')
-    with pytest.raises(ValueError, match="its end is missing"):
-        list(read_array(str(file)))
 
 
 def test_one_hub_data_set_is_read_by_configuration_split_and_revision(monkeypatch):
