@@ -222,7 +222,7 @@ def _learn_and_write(
     is_adapted = recipe.keep_adapted or is_better(verdicts, recipe.use)
     with atomic_folder(out / MODEL_FOLDER) as folder:
         if is_adapted:
-            _write_adapted(folder, change, recipe, start.folder, labels, verdicts[recipe.use])
+            _write_adapted(folder, change, recipe, start.folder, labels, verdicts)
         else:
             shutil.copytree(start.folder, folder, dirs_exist_ok=True)
     if recipe.embeddings:
@@ -298,18 +298,20 @@ def _write_adapted(
     recipe: AdaptationRecipe,
     start: Path,
     labels: Collection,
-    verdict: Verdict,
+    verdicts: Mapping[str, Verdict],
 ) -> None:
     """Write the start with the map, its provenance and its card."""
     left_out = shutil.ignore_patterns(CARD_FILE, RESULTS_FILE, RUNS_FOLDER, ".*")
     shutil.copytree(start, folder, dirs_exist_ok=True, ignore=left_out)
     write_map(folder, change, recipe.sides)
+    search = "in hybrid search with BM25" if recipe.use == "hybrid" else "in search without BM25"
+    judges = [str(verdicts[name]) for name in (recipe.use, f"dev {recipe.use}") if name in verdicts]
     run = {
         **describe_machine(),
         "objective": "adapt" if recipe.sides == "query" else "adapt_both",
         "n_passages": len(labels.passages),
         "n_queries": len(labels.queries),
-        "verdict": str(verdict),
+        "verdict": f"{search}, {'; '.join(judges)}",
     }
     settings = asdict(recipe)
     settings["encoder"] = settings.pop("model")

@@ -25,6 +25,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare, measure_in_memory
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.files.models import Dtype, Pooling, find_model_folder, is_checkpoint
+from modeling_condenser.publishing.card import CARD_FILE, read_card
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, read_provenance
 from modeling_condenser.training.run import run_training, scale_learning_rate
@@ -228,6 +229,9 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             MODEL_FINGERPRINT: encoder.fingerprint,
             **data.facts,
         }
+        of_start, _ = read_card(encoder.folder / CARD_FILE)
+        if "language" in of_start:
+            self.record["language"] = of_start["language"]
         if recipe.objective in ("contrastive", "kl"):
             self.record["temperature"] = recipe.loss_temperature
         n_devices = arguments.world_size if recipe.gather_across_devices else 1

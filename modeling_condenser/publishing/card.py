@@ -236,7 +236,10 @@ def _metadata(
     if contract:
         task = "sentence-similarity" if is_retriever(stages) else "feature-extraction"
         tags += ["sentence-transformers", "feature-extraction"]
-    languages = {str(stage.recipe["language"]) for stage in stages if stage.recipe.get("language")}
+    languages: set[str] = set()
+    for stage in stages:
+        stated = stage.recipe.get("language") or stage.run.get("language")
+        languages |= {*map(str, markdown.as_list(stated))}
     starts = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
     figures = [
         EvalResult(
