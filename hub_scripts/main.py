@@ -278,7 +278,8 @@ def collect(read: Reader) -> None:
     condenser collect my-files my-collection
     condenser collect wiki handbook faq.csv my-collection --labels pairs.csv --model my-encoder
 
-    Reads .txt, .rst, .md, .html, .pdf, .docx, .pptx, .epub, .csv, .tsv, .jsonl, .json and .parquet files.
+    Reads .txt, .rst, .md, .html, .pdf, .docx, .pptx, .epub, .csv, .tsv, .jsonl, .json and
+    .parquet files.
     """
     from modeling_condenser.collection import collect as stage
 
