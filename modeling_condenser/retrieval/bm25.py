@@ -80,15 +80,9 @@ class Bm25:
             raise ValueError(
                 f"k1 is {self.k1} and b is {self.b}: expected k1 from 0, and b from 0 to 1."
             )
+        self._is_recognized = language is None
         if language is None:
             language = recognize_language(passages)
-            logger.info(
-                "BM25: the language was not recognised, so nothing is stemmed and no word left "
-                "out; bm25,language=german chooses German."
-                if language == NO_LANGUAGE
-                else f"BM25: the text looks {language.title()}, so words are stemmed and stopwords "
-                "left out in this language; bm25,language=none keeps all words as they are."
-            )
         self.words = Words(language) if preset == DEFAULT_PRESET else PlainWords(language)
         self._ids = id_column(passages)
         if folder is None:
@@ -123,6 +117,15 @@ class Bm25:
         return self.index.get_scores_from_ids(known)
 
     def _make_index(self, passages: Dataset) -> bm25s.BM25:
+        if self._is_recognized:
+            language = self.words.language
+            logger.info(
+                "BM25: the language was not recognised, so nothing is stemmed and no word left "
+                "out; bm25,language=german chooses German."
+                if language == NO_LANGUAGE
+                else f"BM25: the text looks {language.title()}, so words are stemmed and stopwords "
+                "left out in this language; bm25,language=none keeps all words as they are."
+            )
         rows = iterate_rows(passages.select_columns(["title", "text"]))
         shown = bar(rows, "BM25 index", unit="passage", total=len(passages))
         tokens = bm25s.tokenization.Tokenizer(

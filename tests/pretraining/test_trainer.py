@@ -414,7 +414,7 @@ def test_stored_data_of_every_kind_give_the_training_of_the_texts(make_trainer, 
         assert losses_of(make_trainer(data, name=str(number))) == expected
 
 
-def test_streams_of_every_kind_give_one_training(make_trainer, texts, tmp_path):
+def test_streams_of_every_kind_give_one_training(make_trainer, texts, tmp_path, caplog):
     rows = Dataset.from_dict({"text": texts[:50], "id": [*range(50)]})
     rows.to_json(tmp_path / "rows.jsonl")
     trainings = []
@@ -430,6 +430,7 @@ def test_streams_of_every_kind_give_one_training(make_trainer, texts, tmp_path):
     ):
         trainings.append(losses_of(make_trainer(stream, name=str(number))))
     assert trainings == [trainings[0]] * 6 and len(trainings[0]) == 3
+    assert "documents 1 times, and reads them again until max_steps" in caplog.text
 
 
 def test_rows_without_text_are_left_out(make_trainer, texts):
