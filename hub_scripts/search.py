@@ -63,6 +63,8 @@ def run(**settings: Any) -> None:
     [system] = parse_systems([fields.model], search)
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
+    if system.kind == "bm25" and fields.embeddings:
+        raise ValueError("bm25 has no vectors: leave out --embeddings.")
     folder = Path(fields.output_dir, as_folder(name_collection(fields.collection)), "embeddings")
     load = load_with_sources if fields.json else load_passages
     passages = load(fields.collection)

@@ -251,6 +251,8 @@ def parse_systems(systems: Iterable[SystemLike], search: SearchSettings) -> list
                 f"{parsed[folder].model} and {system.model} have the same name {folder!r}: rename"
                 f" one, as in {system.model},name=OTHER"
             )
+    if not search.is_exact and not any(system.has_vectors for system in parsed.values()):
+        raise ValueError(f"index is {search.index!r}, but no system has vectors: leave it out.")
     return list(parsed.values())
 
 

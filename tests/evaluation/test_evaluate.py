@@ -286,6 +286,16 @@ def test_a_model_is_changed_only_if_its_card_is_asked_for_and_a_push_publishes_t
     assert not any(name.startswith("evaluation/") for name in pushed.sizes)
 
 
+def test_a_card_names_the_weights_and_no_folder_of_this_machine(folder, collection, tmp_path):
+    """bfloat16 beside float32, as int8 beside it."""
+    other = {"model": str(folder), "dtype": "bfloat16"}
+    settings = {"systems": [other], "collection": collection, "output_dir": tmp_path / "out"}
+    evaluate(baseline=str(folder), card=True, **settings)
+    card = (folder / "README.md").read_text()
+    assert "| its float32 weights |" in card and "bfloat16 weights" in card
+    assert str(tmp_path) not in card
+
+
 def test_queries_that_are_passages_are_searched_one_passage_deeper(tmp_path):
     claims = ["uniforms save money", "uniforms do not save money", "uniforms waste money"]
     passages = [{"_id": f"a{i}", "text": text} for i, text in enumerate(claims)]

@@ -94,6 +94,8 @@ def test_wrong_settings_are_refused(system, message):
 
 
 def test_systems_that_do_not_fit_a_search_are_refused():
+    with pytest.raises(ValueError, match="index is 'SQ8', but no system has vectors"):
+        parse_systems(["bm25"], SearchSettings(index="SQ8"))
     with pytest.raises(ValueError, match="a/x and b/x have the same name 'x': rename one"):
         parse_systems(["a/x", "b/x"], SearchSettings())
     with pytest.raises(ValueError, match="bm25 has no vectors: name an encoder"):
