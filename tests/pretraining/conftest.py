@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from accelerate import Accelerator
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
+from modeling_condenser import CondenserForPreTraining, CondenserTrainer
 from modeling_condenser.training import trainer
 from tests.backbones.encoders import BACKBONES
-from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
+from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS, arguments
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +58,19 @@ def any_tokenizer(request: pytest.FixtureRequest, texts: list[str]) -> PreTraine
 @pytest.fixture
 def tokenizer(bert_folder: Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(bert_folder)
+
+
+@pytest.fixture
+def make_trainer(tmp_path, bert_folder, texts):
+    """Makes a trainer, of 50 texts by default, whose other arguments are settings."""
+
+    def make(data=texts[:50], *, name="run", eval_dataset=None, head=None, **settings):
+        set_seed(3)
+        return CondenserTrainer(
+            CondenserForPreTraining.from_encoder(str(bert_folder), **(head or {})),
+            arguments(tmp_path / name, **settings),
+            train_dataset=data,
+            eval_dataset=eval_dataset,
+        )
+
+    return make

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 from transformers.trainer_callback import CallbackHandler
 
+from modeling_condenser import CondenserTrainingArguments
 from modeling_condenser.files.run_folder import read_log
 
 SETTINGS: dict[str, Any] = {
@@ -41,3 +42,16 @@ def interrupted_at(step: int) -> Iterator[None]:
 
     with patch.object(CallbackHandler, "on_step_begin", stop), pytest.raises(KeyboardInterrupt):
         yield
+
+
+def arguments(folder: Path, **changes: Any) -> CondenserTrainingArguments:
+    return CondenserTrainingArguments(str(folder), **{**SETTINGS, **changes})
+
+
+def steps_of(trainer) -> list[dict[str, float]]:
+    trainer.train()
+    return [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
+def losses_of(trainer) -> list[float]:
+    return [entry["loss"] for entry in steps_of(trainer)]

@@ -4,7 +4,6 @@ import copy
 import math
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, DatasetDict, IterableDataset, load_dataset
-from datasets.distributed import split_dataset_by_node
+from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
@@ -32,40 +30,17 @@ from modeling_condenser import (
 )
 from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.packing import is_packing, unpack
-from modeling_condenser.pretraining.data import (
-    fingerprint_blocks,
-)
 from modeling_condenser.pretraining.examples import find_tokenizer, prepare_model
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
 from modeling_condenser.publishing.provenance import read_provenance
 from tests.backbones.encoders import BACKBONES
-from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
+from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS, arguments, losses_of, steps_of
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 SIZES["intermediate_size"] = 32
 # What a trainer sets.
 LOADING = {"remove_unused_columns": False, "include_num_input_tokens_seen": "non_padding"}
-
-
-def arguments(folder: Path, **changes: Any) -> CondenserTrainingArguments:
-    return CondenserTrainingArguments(str(folder), **{**SETTINGS, **changes})
-
-
-@pytest.fixture
-def make_trainer(tmp_path, bert_folder, texts):
-    """Makes a trainer, of 50 texts by default, whose other arguments are settings."""
-
-    def make(data=texts[:50], *, name="run", eval_dataset=None, head=None, **settings):
-        set_seed(3)
-        return CondenserTrainer(
-            CondenserForPreTraining.from_encoder(str(bert_folder), **(head or {})),
-            arguments(tmp_path / name, **settings),
-            train_dataset=data,
-            eval_dataset=eval_dataset,
-        )
-
-    return make
 
 
 def test_bfloat16_and_processes_need_no_other_setting_on_a_cpu(tmp_path, monkeypatch):
@@ -107,11 +82,6 @@ def test_plain_arguments_get_the_defaults_and_a_model_in_memory_needs_a_tokenize
     model = CondenserForPreTraining.from_encoder(tmp_path / "bare")
     with pytest.raises(ValueError, match="bare has no tokenizer files: .* pass it as processing"):
         CondenserTrainer(model, plain, train_dataset=texts)
-
-
-def steps_of(trainer) -> list[dict[str, float]]:
-    trainer.train()
-    return [entry for entry in trainer.state.log_history if "loss" in entry]
 
 
 def test_the_log_holds_means_over_the_steps_since_the_last_entry_and_probing_changes_nothing(
@@ -211,25 +181,6 @@ def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weig
     for entry in log:
         total = entry["late_loss"] + entry["bow_weight"] * entry["bow_loss"]
         assert entry["loss"] == pytest.approx(total, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ("my-documents.jsonl", "is a str, expected a list of strings"),
-        (
-            DatasetDict({name: Dataset.from_dict({"text": ["a"]}) for name in ("en", "fr")}),
-            r"has the splits en, fr: choose one, such as train_dataset\['en'\]",
-        ),
-        (iter([{"text": "a"}]), r"Wrap a generator: IterableDataset.from_generator"),
-        ([], "train_dataset is empty"),
-        ([{"body": "a"}], r"its columns are body.*rename_column\(COLUMN, .text"),
-        ([{"text": ["a", "b"]}], r"A text is \['a', 'b'\], expected one string a row"),
-    ],
-)
-def test_other_data_are_refused(make_trainer, data, message):
-    with pytest.raises(ValueError, match=message):
-        make_trainer(data)
 
 
 def test_each_evaluation_has_the_same_masks_and_gives_the_loss_of_the_model(make_trainer, texts):
@@ -370,131 +321,6 @@ def test_a_script_that_starts_from_a_checkpoint_keeps_its_tokenizer_and_stages(
     assert len(read_provenance(second.write_model())) == 2
 
 
-class Lines(torch.utils.data.Dataset):
-    """A data set of torch that holds strings."""
-
-    def __init__(self, texts):
-        self.texts = texts
-
-    def __len__(self):
-        return len(self.texts)
-
-    def __getitem__(self, index):
-        return self.texts[index]
-
-
-class LineStream(torch.utils.data.IterableDataset):
-    def __init__(self, texts):
-        self.texts = texts
-
-    def __iter__(self):
-        yield from self.texts
-
-
-def losses_of(trainer) -> list[float]:
-    return [entry["loss"] for entry in steps_of(trainer)]
-
-
-def test_stored_data_of_every_kind_give_the_training_of_the_texts(make_trainer, texts):
-    texts = texts[:20]
-    rows = Dataset.from_dict({"text": texts, "id": [*range(20)]})
-    halves = [torch.utils.data.Subset(Lines(texts), range(a, a + 10)) for a in (0, 10)]
-    expected = losses_of(make_trainer(texts, name="0"))
-    for number, data in enumerate(
-        [
-            DatasetDict(train=rows, test=rows.select([0])),
-            rows.with_format("arrow"),
-            tuple(rows),
-            Lines(texts),
-            torch.utils.data.ConcatDataset(halves),
-            torch.utils.data.ConcatDataset([rows.select(range(9)), rows.select(range(9, 20))]),
-        ],
-        start=1,
-    ):
-        assert losses_of(make_trainer(data, name=str(number))) == expected
-
-
-def test_streams_of_every_kind_give_one_training(make_trainer, texts, tmp_path, caplog):
-    rows = Dataset.from_dict({"text": texts[:50], "id": [*range(50)]})
-    rows.to_json(tmp_path / "rows.jsonl")
-    trainings = []
-    for number, stream in enumerate(
-        [
-            rows.to_iterable_dataset(),
-            rows.to_iterable_dataset().with_format("torch"),
-            rows.with_format("arrow").to_iterable_dataset(),
-            load_dataset("json", data_files=f"{tmp_path}/rows.jsonl", streaming=True),
-            IterableDataset.from_generator(lambda: iter(rows)),
-            LineStream(texts[:50]),
-        ]
-    ):
-        trainings.append(losses_of(make_trainer(stream, name=str(number))))
-    assert trainings == [trainings[0]] * 6 and len(trainings[0]) == 3
-    assert "documents 1 times, and reads them again until max_steps" in caplog.text
-
-
-def test_rows_without_text_are_left_out(make_trainer, texts):
-    rows: list[Any] = []
-    for text in texts[:50]:
-        rows += [{"text": text}, {"text": ""}, {"id": 3}, {"text": float("nan")}]
-    trainings = []
-    for name, data in {"a": rows, "b": rows[::4]}.items():
-        stream = IterableDataset.from_generator(partial(iter, data))
-        trainings.append(losses_of(make_trainer(stream, name=name)))
-    assert trainings[0] == trainings[1]
-    blocks = [make_trainer(data).train_dataset.blocks["input_ids"] for data in (rows, texts[:50])]
-    found, expected = ([*chain(*(ids.tolist() for ids in part))] for part in blocks)
-    assert found == expected
-
-
-def test_documents_that_were_tokenized_before_are_cut_into_blocks_of_all_of_them(
-    make_trainer, tokenizer, texts
-):
-    long = [" ".join(texts[:20]), texts[20]]
-    encoded = tokenizer(long, padding=True, verbose=False)
-    bare = tokenizer(long, add_special_tokens=False, verbose=False)["input_ids"]
-    rows = Dataset.from_dict({name: encoded[name] for name in ("input_ids", "attention_mask")})
-    blocks = make_trainer(rows).train_dataset.blocks
-    assert [*chain(*(ids.tolist() for ids in blocks["input_ids"]))] == [*chain(*bare)]
-    lengths = [len(ids) for ids in blocks["input_ids"]]
-    assert max(lengths) <= 30 and min(lengths[:-3]) > 25
-    stream = make_trainer(rows.to_iterable_dataset(), name="b", stream_lanes=1).train_dataset
-    read = [tuple(e["input_ids"].tolist()) for batch in islice(stream, 9) for e in batch]
-    assert {*read} == {tuple(ids.tolist()) for ids in blocks["input_ids"]}
-    without_mask = rows.remove_columns("attention_mask")
-    with pytest.raises(ValueError, match="keep this column of the tokenizer"):
-        make_trainer(without_mask)
-
-
-@pytest.mark.parametrize(
-    ("changes", "settings", "message"),
-    [
-        ({}, {"max_steps": -1}, "is a stream, .* set max_steps"),
-        ({}, {"ignore_data_skip": True}, "ignore_data_skip is true"),
-        ({}, {"train_sampling_strategy": "group_by_length"}, "blocks of a stream are shuffled"),
-        ({"rename_column": ("text", "body")}, {}, "its columns are body.*rename_column"),
-        ({"take": (0,)}, {}, "train_dataset is empty"),
-    ],
-)
-def test_a_stream_that_cannot_be_trained_on_is_refused(
-    make_trainer, texts, changes, settings, message
-):
-    stream = IterableDataset.from_generator(lambda: ({"text": text} for text in texts))
-    for name, values in changes.items():
-        stream = getattr(stream, name)(*values)
-    with pytest.raises(ValueError, match=message):
-        make_trainer(stream, **settings)
-    with pytest.raises(ValueError, match="give the whole stream"):
-        make_trainer(split_dataset_by_node(stream, rank=0, world_size=2))
-
-
-def test_a_stream_is_evaluated_to_its_end(make_trainer, texts):
-    rows = Dataset.from_dict({"text": texts[:20]})
-    trainer = make_trainer()
-    expected = trainer.evaluate(rows)["eval_loss"]
-    assert trainer.evaluate(rows.to_iterable_dataset())["eval_loss"] == expected
-
-
 def test_parts_of_the_evaluation_loss_are_means_over_blocks_packed_or_padded(make_trainer, texts):
     rows = Dataset.from_dict({"text": texts[:20]})
     logged = []
@@ -503,14 +329,6 @@ def test_parts_of_the_evaluation_loss_are_means_over_blocks_packed_or_padded(mak
         logged.append(trainer.evaluate(rows))
     for name in ("eval_loss", "eval_head_loss", "eval_late_loss"):
         assert logged[0][name] == pytest.approx(logged[1][name], abs=2e-3), name
-
-
-def test_rows_of_a_list_may_differ_in_columns_that_are_not_read(make_trainer, texts):
-    rows = [{"text": text, "score": i if i < 1000 else 0.5} for i, text in enumerate(texts * 12)]
-    assert len(rows) > 1000
-    of_texts = make_trainer([row["text"] for row in rows], name="b").train_dataset
-    of_rows = make_trainer(rows).train_dataset
-    assert fingerprint_blocks(of_rows.blocks) == fingerprint_blocks(of_texts.blocks)
 
 
 def test_accumulated_budget_batches_take_the_step_of_their_union(make_trainer):
@@ -529,20 +347,3 @@ def test_accumulated_budget_batches_take_the_step_of_their_union(make_trainer):
     for name in ("head_loss", "late_loss", "bow_loss"):
         assert entry[name] == pytest.approx(output[name].item(), rel=1e-5), name
     assert entry["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["json", "parquet"])
-def test_a_stream_of_the_hub_gives_the_training_of_its_files(
-    loopback_hub, make_trainer, texts, tmp_path, kind
-):
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for part in range(2):
-        rows = Dataset.from_dict({"text": texts[part * 25 : part * 25 + 25], "id": [*range(25)]})
-        getattr(rows, f"to_{kind}")(folder / f"train-{part}.{kind}")
-    loopback_hub.put(folder, "owner/texts", kind="datasets")
-    hub = load_dataset("owner/texts", split="train", streaming=True)
-    local = load_dataset(kind, data_files=f"{folder}/*", split="train", streaming=True)
-    assert hub.num_shards == 2
-    trained = losses_of(make_trainer(hub, name="hub", dataloader_num_workers=1))
-    assert trained == losses_of(make_trainer(local, dataloader_num_workers=1))

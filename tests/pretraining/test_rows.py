@@ -1,0 +1,180 @@
+"""What a trainer is given: text, rows, data sets and streams of every kind."""
+
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset, DatasetDict, IterableDataset, load_dataset
+from datasets.distributed import split_dataset_by_node
+
+from modeling_condenser.pretraining.data import (
+    fingerprint_blocks,
+)
+from tests.pretraining.short_runs import losses_of
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("my-documents.jsonl", "is a str, expected a list of strings"),
+        (
+            DatasetDict({name: Dataset.from_dict({"text": ["a"]}) for name in ("en", "fr")}),
+            r"has the splits en, fr: choose one, such as train_dataset\['en'\]",
+        ),
+        (iter([{"text": "a"}]), r"Wrap a generator: IterableDataset.from_generator"),
+        ([], "train_dataset is empty"),
+        ([{"body": "a"}], r"its columns are body.*rename_column\(COLUMN, .text"),
+        ([{"text": ["a", "b"]}], r"A text is \['a', 'b'\], expected one string a row"),
+    ],
+)
+def test_other_data_are_refused(make_trainer, data, message):
+    with pytest.raises(ValueError, match=message):
+        make_trainer(data)
+
+
+class Lines(torch.utils.data.Dataset):
+    """A data set of torch that holds strings."""
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def __len__(self):
+        return len(self.texts)
+
+    def __getitem__(self, index):
+        return self.texts[index]
+
+
+class LineStream(torch.utils.data.IterableDataset):
+    def __init__(self, texts):
+        self.texts = texts
+
+    def __iter__(self):
+        yield from self.texts
+
+
+def test_stored_data_of_every_kind_give_the_training_of_the_texts(make_trainer, texts):
+    texts = texts[:20]
+    rows = Dataset.from_dict({"text": texts, "id": [*range(20)]})
+    halves = [torch.utils.data.Subset(Lines(texts), range(a, a + 10)) for a in (0, 10)]
+    expected = losses_of(make_trainer(texts, name="0"))
+    for number, data in enumerate(
+        [
+            DatasetDict(train=rows, test=rows.select([0])),
+            rows.with_format("arrow"),
+            tuple(rows),
+            Lines(texts),
+            torch.utils.data.ConcatDataset(halves),
+            torch.utils.data.ConcatDataset([rows.select(range(9)), rows.select(range(9, 20))]),
+        ],
+        start=1,
+    ):
+        assert losses_of(make_trainer(data, name=str(number))) == expected
+
+
+def test_streams_of_every_kind_give_one_training(make_trainer, texts, tmp_path, caplog):
+    rows = Dataset.from_dict({"text": texts[:50], "id": [*range(50)]})
+    rows.to_json(tmp_path / "rows.jsonl")
+    trainings = []
+    for number, stream in enumerate(
+        [
+            rows.to_iterable_dataset(),
+            rows.to_iterable_dataset().with_format("torch"),
+            rows.with_format("arrow").to_iterable_dataset(),
+            load_dataset("json", data_files=f"{tmp_path}/rows.jsonl", streaming=True),
+            IterableDataset.from_generator(lambda: iter(rows)),
+            LineStream(texts[:50]),
+        ]
+    ):
+        trainings.append(losses_of(make_trainer(stream, name=str(number))))
+    assert trainings == [trainings[0]] * 6 and len(trainings[0]) == 3
+    assert "documents 1 times, and reads them again until max_steps" in caplog.text
+
+
+def test_rows_without_text_are_left_out(make_trainer, texts):
+    rows: list[Any] = []
+    for text in texts[:50]:
+        rows += [{"text": text}, {"text": ""}, {"id": 3}, {"text": float("nan")}]
+    trainings = []
+    for name, data in {"a": rows, "b": rows[::4]}.items():
+        stream = IterableDataset.from_generator(partial(iter, data))
+        trainings.append(losses_of(make_trainer(stream, name=name)))
+    assert trainings[0] == trainings[1]
+    blocks = [make_trainer(data).train_dataset.blocks["input_ids"] for data in (rows, texts[:50])]
+    found, expected = ([*chain(*(ids.tolist() for ids in part))] for part in blocks)
+    assert found == expected
+
+
+def test_documents_that_were_tokenized_before_are_cut_into_blocks_of_all_of_them(
+    make_trainer, tokenizer, texts
+):
+    long = [" ".join(texts[:20]), texts[20]]
+    encoded = tokenizer(long, padding=True, verbose=False)
+    bare = tokenizer(long, add_special_tokens=False, verbose=False)["input_ids"]
+    rows = Dataset.from_dict({name: encoded[name] for name in ("input_ids", "attention_mask")})
+    blocks = make_trainer(rows).train_dataset.blocks
+    assert [*chain(*(ids.tolist() for ids in blocks["input_ids"]))] == [*chain(*bare)]
+    lengths = [len(ids) for ids in blocks["input_ids"]]
+    assert max(lengths) <= 30 and min(lengths[:-3]) > 25
+    stream = make_trainer(rows.to_iterable_dataset(), name="b", stream_lanes=1).train_dataset
+    read = [tuple(e["input_ids"].tolist()) for batch in islice(stream, 9) for e in batch]
+    assert {*read} == {tuple(ids.tolist()) for ids in blocks["input_ids"]}
+    without_mask = rows.remove_columns("attention_mask")
+    with pytest.raises(ValueError, match="keep this column of the tokenizer"):
+        make_trainer(without_mask)
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        ({}, {"max_steps": -1}, "is a stream, .* set max_steps"),
+        ({}, {"ignore_data_skip": True}, "ignore_data_skip is true"),
+        ({}, {"train_sampling_strategy": "group_by_length"}, "blocks of a stream are shuffled"),
+        ({"rename_column": ("text", "body")}, {}, "its columns are body.*rename_column"),
+        ({"take": (0,)}, {}, "train_dataset is empty"),
+    ],
+)
+def test_a_stream_that_cannot_be_trained_on_is_refused(
+    make_trainer, texts, changes, settings, message
+):
+    stream = IterableDataset.from_generator(lambda: ({"text": text} for text in texts))
+    for name, values in changes.items():
+        stream = getattr(stream, name)(*values)
+    with pytest.raises(ValueError, match=message):
+        make_trainer(stream, **settings)
+    with pytest.raises(ValueError, match="give the whole stream"):
+        make_trainer(split_dataset_by_node(stream, rank=0, world_size=2))
+
+
+def test_a_stream_is_evaluated_to_its_end(make_trainer, texts):
+    rows = Dataset.from_dict({"text": texts[:20]})
+    trainer = make_trainer()
+    expected = trainer.evaluate(rows)["eval_loss"]
+    assert trainer.evaluate(rows.to_iterable_dataset())["eval_loss"] == expected
+
+
+def test_rows_of_a_list_may_differ_in_columns_that_are_not_read(make_trainer, texts):
+    rows = [{"text": text, "score": i if i < 1000 else 0.5} for i, text in enumerate(texts * 12)]
+    assert len(rows) > 1000
+    of_texts = make_trainer([row["text"] for row in rows], name="b").train_dataset
+    of_rows = make_trainer(rows).train_dataset
+    assert fingerprint_blocks(of_rows.blocks) == fingerprint_blocks(of_texts.blocks)
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_a_stream_of_the_hub_gives_the_training_of_its_files(
+    loopback_hub, make_trainer, texts, tmp_path, kind
+):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for part in range(2):
+        rows = Dataset.from_dict({"text": texts[part * 25 : part * 25 + 25], "id": [*range(25)]})
+        getattr(rows, f"to_{kind}")(folder / f"train-{part}.{kind}")
+    loopback_hub.put(folder, "owner/texts", kind="datasets")
+    hub = load_dataset("owner/texts", split="train", streaming=True)
+    local = load_dataset(kind, data_files=f"{folder}/*", split="train", streaming=True)
+    assert hub.num_shards == 2
+    trained = losses_of(make_trainer(hub, name="hub", dataloader_num_workers=1))
+    assert trained == losses_of(make_trainer(local, dataloader_num_workers=1))
