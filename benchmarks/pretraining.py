@@ -105,6 +105,8 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         collating, training = side.train(steps, arguments.warm_up)
         seconds = collating + training
         result["tokens/s, training alone"] = n_timed / training
+        if device.type == "cpu":
+            result["share of matrix products"] = side.matrix_share(steps[0])
     memory = peak_memory(device)
     return {
         **result,

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from torch.profiler import ProfilerActivity, profile
 from transformers import (
     AutoTokenizer,
     BertForMaskedLM,
@@ -42,6 +43,7 @@ from modeling_condenser.files.settings import is_bfloat16_fast
 
 IN_A_LOOP = ("paper", "plain", "ours")
 WITH_A_TRAINER = ("trainer", "pretense")
+_MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 SIDES = [
     f"{side}{precision}"
     for side in (*IN_A_LOOP, *WITH_A_TRAINER)
@@ -93,6 +95,15 @@ class Side:
         loss, late_loss = self.compute(dict(self.collate_alike(blocks)))
         self.model.train()
         return {"loss": loss.item(), "late_loss": late_loss.item()}
+
+    def matrix_share(self, blocks: list[dict[str, Any]]) -> float:
+        """The share of matrix products in the CPU time of a step without the optimiser."""
+        batch = self.collate(blocks)
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            self.compute(batch)[0].backward()
+        seconds = {event.key: event.self_cpu_time_total for event in profiler.key_averages()}
+        products = sum(seconds.get(name, 0.0) for name in _MATRIX_PRODUCTS)
+        return float(products / sum(seconds.values()))
 
     def train(self, steps: Steps, n_warm_up: int) -> tuple[float, float]:
         """Seconds of collating and of training, each summed over the steps after the warm-up."""
