@@ -5,6 +5,7 @@ r"""Make French text and a retrieval task from manuals of Debian, for docs/from-
         aptitude-doc-fr debian-faq-fr developers-reference-fr maint-guide-fr \
         installation-guide-amd64 libreoffice-help-fr gimp-help-fr lilypond-doc-html-fr \
         debian-edu-doc-fr kicad-doc-fr linuxcnc-doc-fr gnome-user-docs
+    mkdir packages
     for file in *.deb; do dpkg-deb -x $file packages/${file%%_*}; done
     python -m benchmarks.make_french_manuals packages OUT
 
