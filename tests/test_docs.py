@@ -68,8 +68,8 @@ def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
     shortened = code.replace("max_steps=1000", "max_steps=3")
     assert shortened != code
     exec(compile(shortened, "README.md", "exec"), {})
-    assert type(AutoModel.from_pretrained("my-python-encoder")).__name__ == "BertModel"
-    assert (workplace / "my-python-encoder" / "modules.json").is_file()
+    assert type(AutoModel.from_pretrained("my-condenser")).__name__ == "BertModel"
+    assert (workplace / "my-condenser" / "modules.json").is_file()
     exported = export_encoder("runs/python", "exported")  # from the last checkpoint of the run
     (stage,) = read_provenance(exported)
     assert stage.run["steps"] == stage.recipe["max_steps"] == 3
