@@ -24,6 +24,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .losses import block_of_rows, widen
 
+FINAL_NORMS = ("final_norm", "norm")  # what encoders call the norm of their output
 HEAD_WEIGHTS = ("head.", "head_norm.")  # how the names of the Condenser head's weights begin
 
 
@@ -47,9 +48,10 @@ def build_final_norm(encoder: Any) -> nn.Module:
 
     The LM head of such an encoder was trained on normalised vectors.
     """
-    for name in ("final_norm", "norm"):
-        if (norm := getattr(encoder, name, None)) is not None:
-            return copy.deepcopy(norm)
+    modules = dict(encoder.named_modules())
+    for name in FINAL_NORMS:
+        if name in modules:
+            return copy.deepcopy(modules[name])
     return nn.Identity()
 
 

@@ -55,9 +55,10 @@ class Source:
         path: Hub data set name; a local file or glob pattern of .txt (a document a line), .jsonl,
             .json, .csv, .tsv or .parquet files, perhaps compressed (.gz, .bz2, .xz, .zst); a
             folder; the folder of `save_to_disk`; or a collection (a BEIR folder or "health"), for
-            its passages. A folder of .txt files, files of several kinds, and .md, .html, .pdf and
-            .docx files are read as by `condenser collect`: a document a file, or a row of a table;
-            the README of a folder is not read. What exists comes before a pattern or a Hub name.
+            its passages. A folder of .txt files, files of several kinds, and those of other kinds
+            (.md, .html, .pdf, ...) are read as by `condenser collect`: a document a file, or a row
+            of a table; the README of a folder is not read. What exists comes before a pattern or a
+            Hub name.
         name, split, revision: configuration, split, and branch, tag or commit of a Hub data set;
             the split is also that of a saved `DatasetDict`.
         text_column: column that holds the text; others are not read.

@@ -14,6 +14,8 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 
+FINAL_NORMS = ("final_norm", "norm")  # of the library's encoders
+
 
 def our_name(masked_lm: nn.Module, name: str) -> str:
     """What a Condenser calls a weight of a masked LM."""
@@ -54,9 +56,10 @@ class TwoEncoders(nn.Module):
         self.head_layers = copy.deepcopy(model.head)
         for (modules, i), layer in zip(places, self.head_layers, strict=True):
             modules[i] = layer
-        for name in ("final_norm", "norm"):
-            if hasattr(self.head, name):
-                getattr(self.head, name).load_state_dict(model.head_norm.state_dict())
+        modules_of_head = dict(self.head.named_modules())
+        for name in FINAL_NORMS:
+            if name in modules_of_head:
+                modules_of_head[name].load_state_dict(model.head_norm.state_dict())
         if getattr(getattr(self.head, "encoder", None), "conv", None) is not None:
             self.head.encoder.conv = None  # DeBERTa-v2's, which is no part of a layer
 
@@ -70,8 +73,8 @@ class TwoEncoders(nn.Module):
         for name, parameter in self.head.named_parameters():
             if id(parameter) not in in_layers:
                 ours = f"condenser.encoder.{name}"
-                for norm in ("final_norm.", "norm."):
-                    ours = ours.replace(f"condenser.encoder.{norm}", "head_norm.")
+                for norm in FINAL_NORMS:
+                    ours = ours.replace(f"condenser.encoder.{norm}.", "head_norm.")
                 named.append((ours, parameter))
         found: dict[str, Any] = {}
         for name, parameter in named:
