@@ -210,7 +210,10 @@ class CondenserTrainer(ResumableTrainer):
         )
         self._n_evaluated += self._weight
         self._count_targets([inputs])
-        return super().prediction_step(model, inputs, *args, **kwargs)
+        loss, *others = super().prediction_step(model, inputs, *args, **kwargs)
+        if loss is not None:
+            self.add_measure("loss", loss)
+        return loss, *others
 
     def _count_targets(self, samples: Sequence[Mapping[str, Any]]) -> None:
         """Count what the losses of a step are divided by, except the masked tokens."""
@@ -287,7 +290,10 @@ class CondenserTrainer(ResumableTrainer):
         measures[name] = so_far + self._weight * value.detach().float()
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        """The Trainer's loop; its metrics have each part of the loss, such as `eval_head_loss`."""
+        """The Trainer's loop; its metrics have each part of the loss, such as `eval_head_loss`.
+
+        The loss is their sum; that of the Trainer weights the last batch in another way.
+        """
         self._evaluated, self._n_evaluated = {}, 0
         try:
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)

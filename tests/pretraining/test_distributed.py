@@ -156,6 +156,12 @@ def evaluate(encoder: str, corpus: str, **settings: Any) -> None:
     metrics = ContrastiveTrainer(model, arguments, eval_dataset=texts).evaluate()
     names = ("eval_loss", "eval_bow_loss", "eval_contrastive_loss", "eval_contrastive_accuracy")
     Path(settings["output_dir"], "metrics").write_text(json.dumps([metrics[n] for n in names]))
+    arguments = CondenserTrainingArguments(**{**settings, "objective": "condenser"})
+    blocks = load_documents(corpus).select(range(11))  # the last batch is smaller
+    condenser = CondenserForPreTraining.from_encoder(encoder)
+    metrics = CondenserTrainer(condenser, arguments, eval_dataset=blocks).evaluate()
+    names = ("eval_loss", "eval_head_loss", "eval_late_loss", "eval_bow_loss")
+    Path(settings["output_dir"], "parts").write_text(json.dumps([metrics[n] for n in names]))
 
 
 def stream_trainer(encoder: str, corpus: str, folder: Path, **options: Any) -> Any:
@@ -298,6 +304,12 @@ def test_an_evaluation_has_the_same_loss_in_two_processes(folders):
     one, two = (json.loads((folders[n] / "metrics").read_text()) for n in (1, 2))
     assert two == pytest.approx(one, rel=1e-5)
     assert one[0] == pytest.approx(one[1] + one[2], rel=1e-5)
+
+
+def test_the_parts_of_an_evaluation_add_up_where_the_last_batch_is_smaller(folders):
+    for folder in folders.values():
+        loss, *parts = json.loads((folder / "parts").read_text())
+        assert loss == pytest.approx(sum(parts), rel=1e-6)
 
 
 def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(folders):
