@@ -252,6 +252,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         )
         model = cls(new_config)
         model.condenser.encoder.load_state_dict(start.encoder.state_dict())
+        freeze_pooler(model.condenser.encoder)
         if start.lm_head is not None:
             model.lm_head.load_state_dict(start.lm_head.state_dict())
         model.tie_weights()

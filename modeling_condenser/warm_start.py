@@ -5,7 +5,7 @@ This file is not copied to the Hub. A checkpoint there is opened without it.
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,7 +23,7 @@ from transformers import (
 from transformers.utils import logging
 
 from .configuration_condenser import SUPPORTED_ENCODERS, CondenserConfig, check_encoder
-from .encoder_parts import freeze_pooler, refuse_incomplete, take_lm_head
+from .encoder_parts import refuse_incomplete, take_lm_head
 from .files.models import (
     MODULES_FILE,
     STARTER,
@@ -56,6 +56,11 @@ def open_start(
     """Open an encoder, or a Condenser checkpoint without its head; see `from_encoder`."""
     if isinstance(name, PreTrainedModel):
         return _copy_parts(name, changes)
+    if not isinstance(name, str | Path):
+        raise ValueError(
+            f"from_encoder is given a {type(name).__name__}, expected a Hub name, a folder or a "
+            "model of transformers."
+        )
     name = str(name)
     if unknown := hub.keys() - set(_HUB_ARGUMENTS):
         raise TypeError(f"from_encoder has no argument {', '.join(sorted(unknown))}.")
@@ -85,14 +90,14 @@ def _copy_parts(model: PreTrainedModel, changes: dict[str, Any] | None) -> Start
         return Start(copied.condenser.encoder, copied.lm_head, config.pooling, config.similarity)
     check_encoder(copied.config)
     change_config(copied.config, changes)
+    name = type(model).__name__
     encoder = AutoModel.from_config(copied.config, dtype=torch.float32)
-    missing = set(encoder.load_state_dict(copied.base_model.state_dict(), strict=False)[0])
-    of_pooler = {key for key in missing if key.startswith("pooler.")}
-    refuse_incomplete(type(model).__name__, missing - of_pooler, set())
-    if of_pooler:
-        freeze_pooler(encoder)
-    has_lm_head = copied.base_model is not copied
-    return Start(encoder, take_lm_head(copied)[0] if has_lm_head else None)
+    missing = encoder.load_state_dict(copied.base_model.state_dict(), strict=False).missing_keys
+    _refuse_incomplete(name, missing)
+    with torch.device("meta"):  # its encoder is not needed
+        masked_lm = AutoModelForMaskedLM.from_config(copied.config)
+    loaded = masked_lm.load_state_dict(copied.state_dict(), strict=False, assign=True)
+    return Start(encoder, _find_lm_head(name, masked_lm, loaded.missing_keys))
 
 
 def new_encoder(
@@ -128,8 +133,8 @@ def new_encoder(
             raise ValueError(f"encoder_config: a {kind} encoder has no attribute {name!r}.{hint}")
     attributes.setdefault("vocab_size", len(tokenizer))
     for name in _SPECIAL_TOKENS:
-        if hasattr(known, name) and (token_id := getattr(tokenizer, name)) is not None:
-            attributes.setdefault(name, token_id)
+        if hasattr(known, name):
+            attributes.setdefault(name, getattr(tokenizer, name))
     config = AutoConfig.for_model(**attributes)
     check_encoder(config)
     return AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
@@ -191,19 +196,25 @@ def load_encoder(folder: Path, config: Any) -> tuple[Any, nn.Module | None]:
     """Open the backbone of a plain encoder in float32 and, if it has one, its LM head."""
     check_encoder(config)
     encoder, missing = _open(AutoModel, folder, config)
-    of_pooler = {key for key in missing if key.startswith("pooler.")}
-    refuse_incomplete(folder, missing - of_pooler, set())
-    if of_pooler:
-        freeze_pooler(encoder)
-    masked_lm, missing = _open(AutoModelForMaskedLM, folder, config)
+    _refuse_incomplete(folder, missing)
+    return encoder, _find_lm_head(folder, *_open(AutoModelForMaskedLM, folder, config))
+
+
+def _refuse_incomplete(name: Any, missing: Iterable[str]) -> None:
+    """Raise if an encoder lacks weights other than a pooler's, which no loss reads."""
+    refuse_incomplete(name, {key for key in missing if not key.startswith("pooler.")}, set())
+
+
+def _find_lm_head(name: Any, masked_lm: Any, missing: Iterable[str]) -> nn.Module | None:
+    """The LM head of a masked LM that was opened; None, with a warning, if it lacks weights."""
     of_encoder = f"{masked_lm.base_model_prefix}."
     if all(key.startswith(of_encoder) for key in missing):
-        return encoder, take_lm_head(masked_lm)[0]
+        return take_lm_head(masked_lm)[0]
     logger.warning(
-        f"{folder} has no LM head, so a new one is started, tied to its embeddings. "
+        f"{name} has no LM head, so a new one is started, tied to its embeddings. "
         "An encoder saved with its masked-LM head is the better start."
     )
-    return encoder, None
+    return None
 
 
 def _open(model_class: Any, folder: Path, config: Any) -> tuple[Any, set[str]]:

@@ -44,7 +44,7 @@ def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset:
             data = IterableDataset.from_generator(lambda: map(_as_row, stream))
         else:
             data = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
-    if isinstance(data, list | tuple) and all(isinstance(row, str | Mapping) for row in data):
+    if isinstance(data, list | tuple):
         parts = [
             Dataset.from_list([_read_columns(_as_row(row)) for row in data[i : i + _TOGETHER]])
             for i in range(0, len(data), _TOGETHER)
@@ -80,7 +80,7 @@ def _has_text(row: Mapping[str, str]) -> bool:
 
 
 def _as_row(row: Any) -> Any:
-    return {"text": row} if isinstance(row, str) else row
+    return row if isinstance(row, Mapping) else {"text": row}
 
 
 def _choose_split(splits: Mapping[str, Any], name: str) -> Any:

@@ -76,11 +76,12 @@ def test_a_script_that_starts_from_random_weights_records_the_configuration(text
 
 
 def test_special_tokens_of_a_new_encoder_are_those_of_its_tokenizer(texts):
-    tokenizer = BACKBONES["ModernBERT"].tokenizer(texts)
+    tokenizer = BACKBONES["BERT"].tokenizer(texts)
     settings = {**SMALL, "model_type": "modernbert", "vocab_size": 1024}
     config = new_encoder(settings, tokenizer).config
     assert (config.vocab_size, config.pad_token_id) == (1024, tokenizer.pad_token_id)
     assert config.cls_token_id == tokenizer.cls_token_id != 50281
+    assert config.bos_token_id is None and tokenizer.bos_token_id is None
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from tests.pretraining.short_runs import losses_of
         ([], "train_dataset is empty"),
         ([{"body": "a"}], r"its columns are body.*rename_column\(COLUMN, .text"),
         ([{"text": ["a", "b"]}], r"A text is \['a', 'b'\], expected one string a row"),
+        (["a", ["b"]], r"A text is \['b'\], expected one string a row"),
     ],
 )
 def test_other_data_are_refused(make_trainer, data, message):
@@ -102,9 +103,12 @@ def test_rows_without_text_are_left_out(make_trainer, texts):
         stream = IterableDataset.from_generator(partial(iter, data))
         trainings.append(losses_of(make_trainer(stream, name=name)))
     assert trainings[0] == trainings[1]
-    blocks = [make_trainer(data).train_dataset.blocks["input_ids"] for data in (rows, texts[:50])]
-    found, expected = ([*chain(*(ids.tolist() for ids in part))] for part in blocks)
-    assert found == expected
+    strings = [row.get("text") for row in rows if row.get("text") != ""] + [None]
+    blocks = [
+        make_trainer(data).train_dataset.blocks["input_ids"] for data in (rows, strings, texts[:50])
+    ]
+    found, of_strings, expected = ([*chain(*(ids.tolist() for ids in part))] for part in blocks)
+    assert found == of_strings == expected
 
 
 def test_documents_that_were_tokenized_before_are_cut_into_blocks_of_all_of_them(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from transformers import AutoModel, AutoModelForMaskedLM
@@ -75,10 +76,22 @@ def test_an_export_states_the_similarity_of_the_contrast(settings, tmp_path, sim
         assert isinstance(opened[-1], Normalize) == (similarity == "cosine")
 
 
-@pytest.mark.parametrize("name", ["BERT", "ALBERT", "ModernBERT", "DistilBERT"])
-def test_a_model_in_memory_gives_the_start_of_its_folder_and_stays_as_it_is(name, texts, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "model_class"),
+    [
+        ("BERT", AutoModelForMaskedLM),
+        ("BERT", transformers.BertForPreTraining),
+        ("ALBERT", AutoModelForMaskedLM),
+        ("ALBERT", transformers.AlbertForPreTraining),
+        ("ModernBERT", AutoModelForMaskedLM),
+        ("DistilBERT", AutoModelForMaskedLM),
+    ],
+)
+def test_a_model_in_memory_gives_the_start_of_its_folder_and_stays_as_it_is(
+    name, model_class, texts, tmp_path
+):
     folder = BACKBONES[name].save(tmp_path, texts)
-    in_memory = AutoModelForMaskedLM.from_pretrained(folder)
+    in_memory = model_class.from_pretrained(folder)
     before = {key: value.clone() for key, value in in_memory.state_dict().items()}
     found, expected = (
         {
@@ -90,6 +103,39 @@ def test_a_model_in_memory_gives_the_start_of_its_folder_and_stays_as_it_is(name
     )
     assert_same(found, expected, 0)
     assert_same(in_memory.state_dict(), before, 0)
+
+
+@pytest.mark.parametrize(
+    ("title", "model_class"),
+    [
+        ("BERT", transformers.BertModel),
+        ("ELECTRA", transformers.ElectraForPreTraining),
+        ("DistilBERT", transformers.DistilBertForSequenceClassification),
+    ],
+)
+def test_a_model_in_memory_without_an_lm_head_gets_a_new_one_and_says_so(
+    title, model_class, caplog
+):
+    plain = model_class(BACKBONES[title].config())
+    model = CondenserForPreTraining.from_encoder(plain)
+    assert f"{model_class.__name__} has no LM head, so a new one is started" in caplog.text
+    expected = plain.base_model.state_dict()
+    for name, weight in model.condenser.encoder.state_dict().items():
+        assert "pooler" in name or torch.equal(weight, expected[name])
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_an_untrained_pooler_is_that_of_the_saved_checkpoint(tmp_path):
+    model = CondenserForMaskedLM.from_encoder(transformers.BertModel(BACKBONES["BERT"].config()))
+    model.save_pretrained(tmp_path)
+    opened = CondenserForMaskedLM.from_pretrained(tmp_path)
+    assert_same(model.state_dict(), opened.state_dict(), 0)
+
+
+def test_only_a_model_of_transformers_is_a_start_in_memory(retriever_folder):
+    retriever = SentenceTransformer(str(retriever_folder), device="cpu")
+    with pytest.raises(ValueError, match="a SentenceTransformer, expected a Hub name, a folder or"):
+        CondenserForPreTraining.from_encoder(retriever)  # type: ignore[arg-type]
 
 
 def test_a_model_in_memory_is_trained_in_float32(bert_folder):
