@@ -71,7 +71,7 @@ class ResumableTrainer(Trainer):
         self._ended: float | None = 0.0
         self.add_callback(_SetEpoch(self))
         if self.args.push_to_hub and self.args.hub_strategy != HubStrategy.END:
-            logger.info("The repository is pushed at the end of the training, not before.")
+            logger.warning("Checkpoints are not pushed: `push_to_hub()` pushes the finished model.")
 
     @property
     def run_settings(self) -> Mapping[str, Any]:

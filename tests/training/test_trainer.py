@@ -37,7 +37,7 @@ def test_one_commit_at_the_end_holds_a_whole_repository(
         "hub_strategy": "every_save",
     }
     folder = pretrain(**settings | PUSHING)
-    assert "The repository is pushed at the end of the training, not before" in caplog.text
+    assert "Checkpoints are not pushed" in caplog.text
     [commit] = pushed(loopback_hub)
     assert commit.title == "End of training"
     assert commit.tree.keys() == {".gitattributes", *contents(folder)}
