@@ -311,7 +311,9 @@ def write_encoder(
 
 
 def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
-    """The tokenizer of the checkpoint that a model was loaded from."""
+    """The tokenizer of a model's training, or of the checkpoint that it was loaded from."""
+    if model.trained_tokenizer is not None:
+        return model.trained_tokenizer
     name = model.name_or_path or model.config.encoder_config.name_or_path
     if not name:
         raise ValueError(

@@ -90,8 +90,13 @@ class CondenserForPreTrainingOutput(ModelOutput):
 
 
 class CondenserPreTrainedModel(PreTrainedModel):
-    """Base class: one checkpoint for all models, and the encoder's initialisation."""
+    """Base class: one checkpoint for all models, and the encoder's initialisation.
 
+    Attributes:
+        trained_tokenizer: that of the trainer; None before a training.
+    """
+
+    trained_tokenizer: Any = None
     config_class = CondenserConfig
     base_model_prefix = "condenser"
     supports_gradient_checkpointing = True
@@ -130,7 +135,8 @@ class CondenserPreTrainedModel(PreTrainedModel):
         Args:
             folder: for weights (hidden states bit-identical to the backbone's), tokenizer,
                 sentence-transformers' modules and the encoding contract.
-            tokenizer: by default that of the checkpoint that the model was loaded from.
+            tokenizer: by default that of the training, or of the checkpoint that the model was
+                loaded from.
             contract: fields of the package's `EncodingContract`, which replace those of the model's
                 configuration (pooling, similarity) and the longest sequence that tokenizer and
                 positions allow.

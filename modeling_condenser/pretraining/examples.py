@@ -79,6 +79,7 @@ def prepare_model(
 ) -> None:
     """Check that tokenizer and model fit, and set packing and what is trained."""
     check_fit(tokenizer, model, arguments.max_length)
+    model.trained_tokenizer = tokenizer
     if not OBJECTIVES[arguments.objective].is_masked and not arguments.bow_weight:
         # Of the LM head only weights that it shares with the encoder are trained, if these are.
         shared = set(model.condenser.encoder.parameters())

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
+    AutoTokenizer,
     TrainerCallback,
     TrainingArguments,
     set_seed,
@@ -73,11 +74,11 @@ def test_plain_arguments_get_the_defaults_and_a_model_in_memory_needs_a_tokenize
         AutoConfig.for_model("bert", **SIZES, vocab_size=len(tokenizer))
     )
     model = CondenserForPreTraining.from_encoder(encoder)
+    with pytest.raises(ValueError, match="pass its tokenizer as processing_class"):
+        CondenserTrainer(model, plain, train_dataset=texts)
     trainer = CondenserTrainer(model, plain, train_dataset=texts, processing_class=tokenizer)
     assert trainer.args.to_dict() == {**own.to_dict(), **LOADING}
     assert all(loss > 0 for loss in losses_of(trainer))
-    with pytest.raises(ValueError, match="pass its tokenizer as processing_class"):
-        CondenserTrainer(model, plain, train_dataset=texts)
     encoder.save_pretrained(tmp_path / "bare")
     model = CondenserForPreTraining.from_encoder(tmp_path / "bare")
     with pytest.raises(ValueError, match="bare has no tokenizer files: .* pass it as processing"):
@@ -347,3 +348,18 @@ def test_accumulated_budget_batches_take_the_step_of_their_union(make_trainer):
     for name in ("head_loss", "late_loss", "bow_loss"):
         assert entry[name] == pytest.approx(output[name].item(), rel=1e-5), name
     assert entry["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+
+
+def test_the_encoder_is_saved_with_the_tokenizer_of_the_training(bert_folder, texts, tmp_path):
+    in_memory = AutoModelForMaskedLM.from_pretrained(bert_folder)
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    tokenizer.add_tokens(["§§"])
+    in_memory.resize_token_embeddings(len(tokenizer))
+    model = CondenserForPreTraining.from_encoder(in_memory)
+    CondenserTrainer(
+        *(model, arguments(tmp_path / "run", max_steps=1)),
+        train_dataset=texts[:20],
+        processing_class=tokenizer,
+    ).train()
+    saved = AutoTokenizer.from_pretrained(model.save_encoder(tmp_path / "encoder"))
+    assert saved.tokenize("a §§")[-1] == "§§"
