@@ -77,7 +77,7 @@ def run(**settings: Any) -> None:
         dev=load_dev(fields.collection, judged="") if system.kind == "hybrid" else None,
     )
     words = Words(recognize_language(passages))
-    typed = (line.strip("\ufeff\n ") for line in sys.stdin)  # some files begin with a mark
+    typed = (line.strip("\ufeff\r\n ") for line in sys.stdin)  # some files begin with a mark
     for query in [fields.query] if fields.query is not None else filter(None, typed):
         hits = find(searcher, passages, query, depth=fields.k)
         if fields.json:

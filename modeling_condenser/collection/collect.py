@@ -122,8 +122,8 @@ def collect(**settings: Any) -> Collected:
 
     Raises:
         FileNotFoundError: a folder, a file or the model does not exist.
-        LookupError: there is no such encoding.
-        ValueError: `out` holds something else, a setting is wrong, or there is no document.
+        ValueError: `out` or a source holds something else, a setting is wrong, or there is no
+            document.
     """
     (recipe,) = parse_settings(settings, CollectRecipe)
     target = Path(recipe.out)
@@ -132,7 +132,10 @@ def collect(**settings: Any) -> Collected:
     sources = {Path(source).resolve() for source in recipe.sources}
     no_documents = {target.resolve(), Path(recipe.labels or recipe.out).resolve()}
     files = find_files(recipe.sources, without=no_documents - sources)
-    labels = read_labels(recipe.labels, recipe.label_columns) if recipe.labels else None
+    _refuse_collections(files.values())
+    labels = None
+    if recipe.labels:
+        labels = read_labels(recipe.labels, recipe.label_columns, recipe.encoding)
     done = Collected(recipe.out, files=len(files))
     columns = (*recipe.text_column, *TEXT_COLUMNS)
     reader = DocumentReader(columns, recipe.title_column, recipe.id_column, recipe.encoding)
@@ -155,13 +158,10 @@ def collect(**settings: Any) -> Collected:
 
 def _check(recipe: CollectRecipe, target: Path) -> None:
     """Check that nothing will be lost, before hours of reading."""
-    codecs.lookup(recipe.encoding or "utf-8")
-    for source in recipe.sources:
-        if (Path(source) / FACTS_FILE).is_file():
-            raise ValueError(
-                f"{source} is a collection that `collect` wrote: name folders of documents, and "
-                'last the folder to write. A list is one word: --text_column "[answer, body]".'
-            )
+    try:
+        codecs.lookup(recipe.encoding or "utf-8")
+    except LookupError as error:
+        raise ValueError(str(error)) from error
     if target.is_dir() and any(target.iterdir()) and not (target / FACTS_FILE).is_file():
         raise ValueError(
             f"{target} is not empty and was not written by `collect`. The last word names the "
@@ -171,6 +171,16 @@ def _check(recipe: CollectRecipe, target: Path) -> None:
         raise ValueError(f"{recipe.labels} is in {target}, which is replaced: move it elsewhere.")
     if (target / QUERIES_FILE).is_file() and not recipe.labels:
         raise ValueError(f"{target} has queries, which would be lost: give --labels again.")
+
+
+def _refuse_collections(files: Iterable[Path]) -> None:
+    """Raise a ValueError if a collection is among the documents, which has their texts again."""
+    for file in files:
+        if file.name == FACTS_FILE:
+            raise ValueError(
+                f"{file.parent} is a collection that `collect` wrote: name folders of documents, "
+                "and last the folder to write."
+            )
 
 
 def _check_columns(recipe: CollectRecipe, columns: set[str]) -> None:

@@ -31,7 +31,7 @@ WrittenDocument = tuple[str, Sequence[str]]
 """The name of a document, and the ids of its passages."""
 
 
-def read_labels(file: str, columns: Mapping[str, str]) -> list[Label]:
+def read_labels(file: str, columns: Mapping[str, str], encoding: str | None = None) -> list[Label]:
     """Read a table of labels; `columns` are our names -> the file's names.
 
     Raises:
@@ -40,7 +40,7 @@ def read_labels(file: str, columns: Mapping[str, str]) -> list[Label]:
     """
     if not Path(file).is_file():
         raise FileNotFoundError(f"There is no file {file}.")
-    rows = list(read_any_rows(Path(file)))
+    rows = list(read_any_rows(Path(file), encoding))
     in_file = set[str]().union(*rows)
     names = {name: columns.get(name, name) for name in _COLUMNS}
     known = {name for name, column in names.items() if column in in_file}

@@ -45,6 +45,14 @@ _LONGEST_LINKS = 300  # characters of a block of links to the next and the previ
 _TABLE_RULE = re.compile(r"^\|[ |:-]+\|\n?", re.MULTILINE)  # between head and rows
 
 
+class _Converter(MarkdownConverter):  # type: ignore[misc]
+    def convert_pre(self, el: Any, text: str, parent_tags: set[str]) -> str:
+        """Set code between fences that are longer than any in the code."""
+        code = text.strip("\n")
+        fence = "`" * (1 + max(map(len, re.findall("`{3,}", code)), default=2))
+        return f"\n\n{fence}\n{code}\n{fence}\n\n" if code else ""
+
+
 def html_to_markdown(page: str) -> tuple[str, str]:
     """Return the title of a page, and its text as Markdown without scripts, navigation and footers.
 
@@ -67,7 +75,7 @@ def html_to_markdown(page: str) -> tuple[str, str]:
         tag.name = "ul"  # numbers of items are not kept, and markdownify counts them slowly
     try:
         # Links and pictures become their texts.
-        converter = MarkdownConverter(heading_style="atx", escape_misc=True, strip=["a", "img"])
+        converter = _Converter(heading_style="atx", escape_misc=True, strip=["a", "img"])
         return title, converter.convert_soup(content)
     except RecursionError:  # of elements that are nested hundreds deep
         return title, content.get_text("\n")

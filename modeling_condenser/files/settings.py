@@ -317,7 +317,7 @@ def _complete_flags(words: Sequence[str], classes: Sequence[Any]) -> list[str]:
     fields = [field for cls in classes for field in dataclasses.fields(cls)]
     flags = {field.name for field in fields if field.type in (bool, bool | None)}
     completed = []
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         is_flag = word.startswith("--") and word[2:].replace("-", "_") in flags
         has_value = following.lower() in ("true", "false")
         completed.append(f"{word}=true" if is_flag and not has_value else word)

@@ -321,6 +321,8 @@ def test_thai_and_khmer_passages_end_at_blanks(blank, tmp_path):
         ({"sources": ["none"]}, "There is no file or folder none"),
         ({"out": "full"}, "full is not empty and was not written by `collect`. The last word"),
         ({"sources": ["made"]}, "made is a collection that `collect` wrote"),
+        ({"sources": ["."]}, "made is a collection that `collect` wrote"),
+        ({"encoding": "latin-77"}, "unknown encoding: latin-77"),
         ({"sources": "pictures"}, "There are no documents in pictures: 1 files, 1 of which cannot"),
         ({"sources": ["a/docs", "b/docs"]}, "would have the same name"),
         ({"folders": ["a"]}, "There is no field 'folders'"),
@@ -342,7 +344,10 @@ def test_a_stated_encoding_is_used_where_text_is_not_utf8(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/pl.csv").write_bytes("text,title\nProszę o zwrot,Książka\n".encode("cp1250"))
     (tmp_path / "in/utf8.csv").write_text("title,text\nBook,größer\n")
-    collect(sources=tmp_path / "in", out=tmp_path / "out", encoding="cp1250")
+    labels = tmp_path / "pairs.csv"
+    labels.write_bytes("question,passage\nKsiążka?,Proszę o zwrot\n".encode("cp1250"))
+    collect(sources=tmp_path / "in", out=tmp_path / "out", encoding="cp1250", labels=labels)
+    assert relevant(tmp_path / "out") == {"Książka?": {"in/pl.csv#1"}}
     texts = [(row["title"], row["text"]) for row in rows_of(tmp_path / "out")]
     assert texts == [("Książka", "Proszę o zwrot"), ("Book", "größer")]
 

@@ -323,6 +323,11 @@ def test_no_text_is_lost_in_markdown(text, sections):
             [((), "deep"), (("Log",), "new")],
         ),
         ("<?xml version='1.0'?><h1>A</h1><pre>b\n  c</pre>", "A", [((), "b\n  c")]),
+        (  # code that has fences of Markdown, as in comments of Rust
+            "<h1>A</h1><ul><li><pre>```\n# b\n`````</pre></li></ul><p>c",
+            "A",
+            [((), "```\n# b\n`````\n\nc")],
+        ),
     ],
 )
 def test_html_is_read_without_navigation_and_its_text_is_no_markdown(page, title, sections):

@@ -65,6 +65,10 @@ def test_words_and_fields_become_settings(words, expected, tmp_path, monkeypatch
     assert "recipe" not in settings and "rate" not in settings.keys() - expected.keys()
 
 
+def test_a_verb_may_have_no_words():
+    assert read("") == {}
+
+
 def test_mappings_are_written_in_yaml():
     settings = read(["a", "o", "--corpus", "[{path: 'a: b'}]", "--columns", "{query: question}"])
     assert settings["corpus"] == [{"path": "a: b"}]

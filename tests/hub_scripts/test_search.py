@@ -107,7 +107,7 @@ def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeyp
         [passage_id, f"({score:.4g})"] for passage_id, score in run.items()
     ]
     assert Path("runs/evaluation/small/embeddings/bm25-thesis/bm25/index").is_dir()
-    typed = f"{query}\nxylophone\n"
+    typed = f"{query}\r\nxylophone\n"  # the end of a line on Windows, and on Linux
     first, second = search("bm25", collection, "--json", "-k", 2, typed=typed)
     default = Bm25(passages).search({"q": query}, 2)["q"]
     rows = {row["_id"]: row for row in passages}
