@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import re
 import unicodedata
 import zlib
@@ -16,6 +17,8 @@ from .collection import plain_text
 from .conversion import cell_text, read_any_rows
 from .load import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 from .rows import read_json
+
+logger = logging.getLogger(__name__)
 
 _COLUMNS = ("question", "passage", "file", "id")
 _SPLITS = ("train", "dev", "test")
@@ -78,7 +81,9 @@ def write_labels(
         if not question:
             left_out["no question"] += 1
         elif len(groups) != 1:
-            left_out["names several documents" if groups else "names no passage"] += 1
+            reason = "names several documents" if groups else "names no passage"
+            logger.warning("A label is left out, because it %s: %r", reason, question)
+            left_out[reason] += 1
         else:
             judged.setdefault(plain_text(question), (question, set()))[1].update(*groups)
     if not judged:

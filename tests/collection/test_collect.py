@@ -123,7 +123,9 @@ LABELS = [
 ]
 
 
-def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(messy, tmp_path):
+def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
+    messy, tmp_path, caplog
+):
     columns = ["question", "passage", "file", "id"]
     rows = [{"id": f"r{i}", "text": f"Row {i}."} for i in range(200)]
     many = [(f"Sentence {i}?", f"sentence {i} IS here", "", "") for i in range(0, 3000, 60)]
@@ -141,6 +143,7 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
         "names no passage": 2,
         "no question": 1,
     }
+    assert "it names no passage: 'Nothing?'" in caplog.text
     judged = relevant(out)
     expected = {
         "Where do penguins live?": ["deep/zh_one.txt#1"],
