@@ -7,49 +7,43 @@ package. They are compared without labels and fine-tuned with 512, alone and tog
 
 import argparse
 import logging
+import multiprocessing
+import os
 import time
-from importlib.resources import files
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from modeling_condenser import evaluate, export_encoder, finetune, pretrain
 from modeling_condenser.evaluation.measures import Comparison, correct
 from modeling_condenser.evaluation.report import Report
 from modeling_condenser.files.settings import is_bfloat16_fast
 
-Names = dict[tuple[str, str], str]  # row and column of the tables -> system in the report
 MEASURES = ["MRR@10", "R@5", "R@100"]
+ENCODING = {"similarity": "cosine", "query_max_length": 32, "passage_max_length": 64}
+CONTRAST = {"similarity": "cosine", "temperature": 0.05, "per_device_train_batch_size": 64}
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "mlm": {"objective": "mlm", "tokens_per_batch": 2048, "max_steps": 530},
     # The Inverse Cloze Task with bag-of-words prediction; 269 of its steps have as many tokens.
-    "recommended": {
-        "objective": "ict",
-        "bow_weight": 1.0,
-        "similarity": "cosine",
-        "temperature": 0.05,
-        "per_device_train_batch_size": 64,
-        "max_steps": 269,
-    },
+    "recommended": {"objective": "ict", "bow_weight": 1.0, **CONTRAST, "max_steps": 269},
 }
-ENCODING = {"similarity": "cosine", "query_max_length": 32, "passage_max_length": 64}
 
 
 def pretrain_encoder(objective: str, options: argparse.Namespace, out: Path) -> Path:
     """Pre-train `starter` on the passages of the collection; return the exported encoder."""
-    packaged = Path(str(files("modeling_condenser"))) / options.collection
-    folder = packaged if packaged.is_dir() else Path(options.collection)
     settings = {
         "encoder": "starter",
-        "corpus": str(next(folder.glob("corpus.jsonl*"))),
+        "corpus": options.collection,
         "encoder_changes": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
         "max_length": 64,
         "learning_rate": 5e-4,
         "warmup_steps": 0.1,
         "weight_decay": 0.01,
         "bf16": is_bfloat16_fast(),
-        "preprocessing_workers": 2,
         "seed": 2,
         **OBJECTIVES[objective],
         "output_dir": str(out / f"{objective}-pretraining"),
@@ -65,8 +59,7 @@ def finetune_encoder(encoder: Path, options: argparse.Namespace, out: Path) -> P
         "collection": options.collection,
         "train_size": options.labels,
         **ENCODING,
-        "temperature": 0.05,
-        "per_device_train_batch_size": 64,
+        **CONTRAST,
         "num_train_epochs": 10 * options.fraction,
         "learning_rate": 1e-3,
         "warmup_steps": 0.1,
@@ -78,13 +71,23 @@ def finetune_encoder(encoder: Path, options: argparse.Namespace, out: Path) -> P
     return finetune(**settings)
 
 
-def search(retrievers: dict[Any, Path], collection: str, out: Path) -> tuple[Report, Names]:
-    """Measure BM25, each retriever, and both together; return the names of the systems, too."""
+def train(objective: str, options: argparse.Namespace) -> dict[Any, Path]:
+    """Make the two retrievers of an objective, with half of the processor's cores."""
+    logging.basicConfig(format=f"{objective}: %(message)s")
+    logging.getLogger("modeling_condenser").setLevel(logging.INFO)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    out, labelled = options.output_dir, f"{options.labels} labels"
+    encoder = pretrain_encoder(objective, options, out)
+    retriever = finetune_encoder(encoder, options, out / f"{objective}-{options.labels}")
+    return {(objective, "no labels"): encoder, (objective, labelled): retriever}
+
+
+def search(retrievers: dict[Any, Path], collection: str, out: Path) -> tuple[Report, dict]:
+    """Measure BM25, each retriever, and both; return also the system in each row and column."""
     dtype = "bfloat16" if is_bfloat16_fast() else "float32"
-    systems = {}
+    settings, systems = {**ENCODING, "dtype": dtype}, {}
     for row, prefix in (("", ""), ("bm25 + ", "hybrid:")):
         for (objective, labels), folder in retrievers.items():
-            settings = {**ENCODING, "dtype": dtype}
             systems[f"{row}{objective}", labels] = {"model": f"{prefix}{folder}", **settings}
     report = evaluate(
         systems=list(systems.values()),
@@ -97,7 +100,7 @@ def search(retrievers: dict[Any, Path], collection: str, out: Path) -> tuple[Rep
     return report, dict(zip(systems, names, strict=True))
 
 
-def compare(report: Report, names: Names) -> dict[tuple[str, str, str], Comparison]:
+def compare(report: Report, names: dict) -> dict[tuple[str, str, str], Comparison]:
     """Test systems against plain MLM and BM25, with Holm's correction over all tests."""
     evaluations = {result.system: result.evaluation for result in report.results}
     tests = {}
@@ -109,7 +112,7 @@ def compare(report: Report, names: Names) -> dict[tuple[str, str, str], Comparis
     return correct(tests)
 
 
-def make_table(measure: str, report: Report, names: Names, tests: Any) -> pd.DataFrame:
+def make_table(measure: str, report: Report, names: dict, tests: Any) -> pd.DataFrame:
     table = pd.DataFrame(index=["bm25"])
     for (row, labels), name in names.items():
         table.loc["bm25", labels] = f"{report.means['bm25'][measure]:.3f}"
@@ -129,18 +132,16 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(format="%(message)s")
     logging.getLogger("modeling_condenser").setLevel(logging.INFO)
-    started, out, retrievers = time.perf_counter(), options.output_dir, {}
-    labelled = f"{options.labels} labels"
-    for objective in OBJECTIVES:
-        encoder = pretrain_encoder(objective, options, out)
-        retriever = finetune_encoder(encoder, options, out / f"{objective}-{options.labels}")
-        retrievers |= {(objective, "no labels"): encoder, (objective, labelled): retriever}
-    report, names = search(retrievers, options.collection, out / "evaluation")
+    started = time.perf_counter()
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        mlm, recommended = pool.map(partial(train, options=options), OBJECTIVES)
+    out = options.output_dir / "evaluation"
+    report, names = search(mlm | recommended, options.collection, out)
     tests = compare(report, names)
     for measure in MEASURES:
         print(f"\n{measure}\n{make_table(measure, report, names, tests).to_string()}")
     print(f"\nIn brackets: the difference from mlm; p by Holm's correction of {len(tests)} tests.")
-    test = tests[names["recommended", labelled], "bm25", MEASURES[0]]
+    test = tests[names["recommended", f"{options.labels} labels"], "bm25", MEASURES[0]]
     print(f"recommended against bm25: {test.difference:+.3f}, p = {test.p_adjusted:.3f}.")
     print(f"{(time.perf_counter() - started) / 60:.1f} minutes; the whole report: {report.file}")
 

@@ -82,18 +82,16 @@ def test_the_example_from_scratch_makes_a_modernbert_too(tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_the_demo_prints_its_tables_and_repeats_nothing(
-    tmp_path, monkeypatch, capsys, caplog, few_passages
-):
+def test_the_demo_prints_its_tables_and_repeats_nothing(tmp_path, monkeypatch, capfd, few_passages):
     out, sizes = tmp_path / "demo", ["--fraction", "0.01", "--labels", "64"]
     words = ["demo.py", "--collection", str(few_passages), "--output_dir", str(out), *sizes]
     monkeypatch.setattr("sys.argv", words)
     tables = []
     for _ in range(2):
-        caplog.clear()
         runpy.run_path(str(ROOT / "examples" / "demo.py"), run_name="__main__")
-        tables.append(capsys.readouterr().out.partition("In brackets")[0])
-    assert caplog.text.count("is finished.") == 4 and tables[0] == tables[1]
+        printed = capfd.readouterr()
+        tables.append(printed.out.partition("In brackets")[0])
+    assert printed.err.count("is finished.") == 4 and tables[0] == tables[1]
     [file] = out.glob("evaluation/*/test/per_query.tsv")
     values = pd.read_csv(file, sep="\t").filter(like=" MRR@10")
     bm25, mlm, _, recommended, *_ = values.mean()
