@@ -3,9 +3,10 @@
     python -m benchmarks.objectives COLLECTION OUT --arms mlm condenser ict-bow
 
 Each arm starts from `starter` and reads about two million tokens of the collection's passages, in
-blocks of 64. It is evaluated on the split test without labels, and fine-tuned with each number of
-labels and seed. Figures are means over seeds; p is that of the mean over seeds of each query's
-difference from the first arm, with Holm's correction over all tests of the call.
+blocks of 64; the arm `starter` reads nothing. It is evaluated on the split test without labels, and
+fine-tuned with each number of labels and seed. Figures are means over seeds; p is that of the mean
+over seeds of each query's difference from the first arm, with Holm's correction over all tests of
+the call.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from modeling_condenser import evaluate, export_encoder, finetune, pretrain
 from modeling_condenser.evaluation.measures import Evaluation, correct, make_evaluation
 from modeling_condenser.files.settings import is_bfloat16_fast
 
+STARTER = "starter"
 TOKENS: dict[str, Any] = {"tokens_per_batch": 2048, "max_steps": 986}
 PAIRS: dict[str, Any] = {
     "similarity": "cosine",
@@ -38,15 +40,18 @@ ARMS: dict[str, dict[str, Any]] = {
     "ict": {"objective": "ict", **PAIRS, "max_steps": 500},
 }
 ARMS |= {f"{name}-bow": {**arm, "bow_weight": 1.0} for name, arm in ARMS.items()}
+ARMS[STARTER] = {}
 MEASURE = "MRR@10"
 ENCODING = {"similarity": "cosine", "query_max_length": 32, "passage_max_length": 64}
 
 
 def pretrain_arm(arm: str, options: argparse.Namespace) -> Path:
+    if arm == STARTER:
+        return Path(STARTER)
     out = options.out / arm
     settings: dict[str, Any] = {
-        "encoder": "starter",
-        "corpus": str(Path(options.collection) / "corpus.jsonl"),
+        "encoder": STARTER,
+        "corpus": options.collection,
         "encoder_changes": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
         "max_length": 64,
         "learning_rate": 5e-4,
@@ -61,7 +66,9 @@ def pretrain_arm(arm: str, options: argparse.Namespace) -> Path:
     return export_encoder(pretrain(**settings), out / "encoder")
 
 
-def finetune_arm(encoder: Path, labels: int, seed: int, options: argparse.Namespace) -> Path:
+def finetune_arm(
+    arm: str, encoder: Path, labels: int, seed: int, options: argparse.Namespace
+) -> Path:
     return finetune(
         encoder=str(encoder),
         collection=options.collection,
@@ -76,7 +83,7 @@ def finetune_arm(encoder: Path, labels: int, seed: int, options: argparse.Namesp
         bf16=is_bfloat16_fast(),
         load_best_model_at_end=False,
         seed=seed,
-        output_dir=str(encoder.parent / f"{labels}-{seed}"),
+        output_dir=str(options.out / arm / f"{labels}-{seed}"),
     )
 
 
@@ -97,7 +104,7 @@ def measure_arms(options: argparse.Namespace) -> dict[tuple[str, int], Evaluatio
         encoder = pretrain_arm(arm, options)
         retrievers[arm, 0] = [encoder]
         for labels in options.labels:
-            folders = [finetune_arm(encoder, labels, seed, options) for seed in options.seeds]
+            folders = [finetune_arm(arm, encoder, labels, seed, options) for seed in options.seeds]
             retrievers[arm, labels] = folders
     report = evaluate(
         systems=[
