@@ -42,6 +42,7 @@ ARMS: dict[str, dict[str, Any]] = {
 ARMS |= {f"{name}-bow": {**arm, "bow_weight": 1.0} for name, arm in ARMS.items()}
 ARMS[STARTER] = {}
 MEASURE = "MRR@10"
+POOLING = {STARTER: "cls"}  # which the exports of the other arms state
 ENCODING = {"similarity": "cosine", "query_max_length": 32, "passage_max_length": 64}
 
 
@@ -75,6 +76,7 @@ def finetune_arm(
         train_size=labels,
         subset_seed=seed,
         **ENCODING,
+        pooling=POOLING.get(arm),
         temperature=0.05,
         per_device_train_batch_size=64,
         num_train_epochs=10,
@@ -108,7 +110,12 @@ def measure_arms(options: argparse.Namespace) -> dict[tuple[str, int], Evaluatio
             retrievers[arm, labels] = folders
     report = evaluate(
         systems=[
-            {"model": str(folder), "name": f"{arm}-{folder.parent.name}", **ENCODING}
+            {
+                "model": str(folder),
+                "name": f"{arm}-{folder.parent.name}",
+                "pooling": POOLING.get(arm),
+                **ENCODING,
+            }
             for (arm, _), folders in retrievers.items()
             for folder in folders
         ],
