@@ -271,7 +271,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             return output
         start = open_trainable(self.start, **asdict(self.encoder.contract))
         asked = f"{len(self.dev.queries)} dev queries and {len(self.dev.passages):,} passages"
-        if self.state.best_model_checkpoint is None:
+        if self.state.best_global_step is None:
             self.encoder.model.load_state_dict(start.model.state_dict())
             self.record[KEEPS_START] = True
             self.record["verdict"] = (
@@ -281,7 +281,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         elif self.is_world_process_zero():
             values = cast(DevRanking, self.evaluator).values  # without those before a resume
             before = values.get(0) or rank_dev_queries(start, self.dev)
-            best = cast(int, self.state.best_global_step)
+            best = self.state.best_global_step
             after = values.get(best) or rank_dev_queries(self.encoder, self.dev)
             asked += "; these queries chose the step, too, so a gain is overstated"
             self.record["verdict"] = str(Verdict(compare(after, before), MEASURE, asked))

@@ -238,7 +238,7 @@ class Index:
             shutil.rmtree(earlier, ignore_errors=True)
 
     def _find_version(self) -> int:
-        """The number of the complete folder, also if another process made it; 0 if there is none."""
+        """The number of the complete folder, also if another process made it; 0 for none."""
         return read_json(self.folder / INDEX_FILE, {}).get("version", 0)
 
     def _write_settings(self, version: int) -> None:

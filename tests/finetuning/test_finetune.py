@@ -278,6 +278,7 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
         train("stopped", **settings)
     resumed = train("stopped", **settings)
     assert dev_entries(resumed.parent) == figures
+    assert [read_run(model.parent)["best_step"] for model in (whole, resumed)] == 2 * [best_step]
     assert best.read_bytes() == (resumed / "model.safetensors").read_bytes()
     # The verdict is that of rankings by both models; the card and the provenance have it.
     dev = load_dev_queries(settings)
@@ -293,6 +294,23 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
         assert f"{difference:+.3f}" in verdict
     outcome = verdict.partition(":")[0]
     assert f"Verdict against its start: {outcome}" in (whole / "README.md").read_text()
+
+
+def test_a_run_that_is_moved_after_its_last_step_ends_with_its_best_weights(
+    train, encoder, with_dev, monkeypatch
+):
+    settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
+    settings |= {"learning_rate": 3e-3, "max_steps": 4, "save_steps": 2}
+    whole = train("whole", **settings)
+    monkeypatch.setattr(RetrieverTrainer, "_load_best_model", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train("stopped", **settings)
+    monkeypatch.undo()
+    stopped = whole.parents[1] / "stopped"
+    stopped.rename(whole.parents[1] / "moved")
+    model = train("moved", **settings)
+    weights = (whole / "model.safetensors").read_bytes()
+    assert (model / "model.safetensors").read_bytes() == weights
 
 
 def test_the_start_is_kept_where_no_checkpoint_ranks_dev_queries_better(train, retriever, with_dev):
