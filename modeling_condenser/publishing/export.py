@@ -76,11 +76,11 @@ def export(**settings: Any) -> Path:
         )
     with quiet_loading(), atomic_folder(out) as partial:
         if is_checkpoint(source):
-            if (out / CARD_FILE).is_file():  # a person's own text in it is kept
-                shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
             _write_backbone(partial, source, recipe.contract)
         else:
             shutil.copytree(source, partial, dirs_exist_ok=True)
+        if (out / CARD_FILE).is_file():  # a person's own text in it is kept
+            shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
         if recipe.onnx:
             add_int8(partial)
         if read_provenance(partial):  # a model of this package, unlike a copy of another one

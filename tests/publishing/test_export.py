@@ -115,6 +115,15 @@ def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(bert_r
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
 
 
+def test_the_text_on_the_card_of_an_int8_copy_is_kept(exported, tmp_path, monkeypatch):
+    monkeypatch.setattr("modeling_condenser.publishing.export.add_int8", lambda _: None)
+    settings = {"checkpoint": exported, "out": tmp_path / "out", "onnx": "int8"}
+    card = export(**settings) / "README.md"
+    card.write_text(f"{card.read_text()}\nMy own words.\n")
+    export(**settings)
+    assert card.read_text().endswith("\nMy own words.\n")
+
+
 def test_a_checkpoint_without_all_weights_is_refused(bert_run, tmp_path):
     broken = Path(shutil.copytree(bert_run / "model", tmp_path / "broken"))
     weights = load_file(broken / "model.safetensors")
