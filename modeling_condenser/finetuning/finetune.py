@@ -44,6 +44,7 @@ _NOT_SUPPORTED = {  # arguments of sentence-transformers, and what serves instea
     "false negatives are masked.",
     "router_mapping": "queries and passages are told apart by the columns of the data.",
     "neftune_noise_alpha": "leave it out.",
+    "metric_for_best_model": f"{MEASURE} on dev queries chooses the best weights.",
 }
 KEEPS_START = "keeps_start"  # in the record of a run whose best weights are the start's
 _METRIC = f"eval_{MEASURE}"  # as the log names it
@@ -59,7 +60,8 @@ def finetune(**settings: Any) -> Path:
     start, after the training and up to four times in it (as long as the rankings read no more texts
     than the training does), or with each checkpoint of `save_steps`. The best weights are written,
     which may be the start's, and the card compares them with the start.
-    `load_best_model_at_end=False` leaves this out. A finished folder is left unchanged.
+    `load_best_model_at_end=False` or `save_strategy="no"` leaves this out. A finished folder is
+    left unchanged.
 
     Args:
         **settings: fields of `FinetuningRecipe` and of `SentenceTransformerTrainingArguments`.
@@ -75,12 +77,13 @@ def finetune(**settings: Any) -> Path:
         if settings.get(name):
             raise ValueError(f"{name} is not supported: {advice}")
     dev = None
-    if settings.get("load_best_model_at_end", settings.get("eval_strategy") != "no"):
+    is_ranked = "no" not in (settings.get("eval_strategy"), settings.get("save_strategy"))
+    if is_ranked and settings.get("load_best_model_at_end", True):
         dev = load_dev_queries(settings)
     if dev is None and settings.get("load_best_model_at_end"):
         raise ValueError(
-            "load_best_model_at_end needs dev queries: set collection to one with a split dev "
-            "(qrels/dev.tsv), or leave it out."
+            "load_best_model_at_end needs dev queries and checkpoints: set collection to one with a"
+            " split dev (qrels/dev.tsv), and no eval_strategy or save_strategy no; or leave it out."
         )
     # Without dev queries, only a recipe that sets save_steps wants checkpoints.
     saving: dict[str, Any] = {"save_strategy": "steps" if "save_steps" in settings else "no"}

@@ -123,6 +123,8 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folde
         ({"prompts": {"query": "q: "}}, "prompts is not supported: set query_prompt"),
         ({"batch_sampler": "no_duplicates"}, "batch_sampler is not supported: .*order"),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha is not supported"),
+        ({"metric_for_best_model": "loss"}, "metric_for_best_model is not supported: nDCG@10"),
+        ({"load_best_model_at_end": True, "save_strategy": "no"}, "needs .* checkpoints"),
         ({"train_size": 41}, "train_size is 41, but .* has 40 training examples"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -356,6 +358,7 @@ def test_without_dev_queries_or_on_request_the_last_weights_are_kept(
     for name, changes in (
         ("without", {"collection": str(collection)}),
         ("unused", {"collection": str(with_dev), "load_best_model_at_end": False}),
+        ("unsaved", {"collection": str(with_dev), "save_strategy": "no"}),
     ):
         model = train(name, **settings, **changes)
         assert not dev_entries(model.parent)
