@@ -51,6 +51,11 @@ class ExportRecipe:
     contract: dict[str, Any] | None = None
     onnx: Literal["int8"] | None = None
 
+    def __post_init__(self) -> None:
+        """Check names and types of the contract's fields; the lengths have no defaults."""
+        lengths = {"query_max_length": 1, "passage_max_length": 1}
+        parse_settings({**lengths, **(self.contract or {})}, EncodingContract)
+
 
 def export(**settings: Any) -> Path:
     """Export the backbone of a checkpoint as a plain encoder of its own model type.

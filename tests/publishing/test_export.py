@@ -115,6 +115,16 @@ def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(bert_r
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
 
 
+def test_a_wrong_field_of_the_contract_is_refused(bert_run, tmp_path):
+    for contract, message in (
+        ({"poolng": "mean"}, "There is no field 'poolng'. Did you mean 'pooling'"),
+        ({"query_max_length": "long"}, "query_max_length is 'long', of type str; expected int"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export(checkpoint=bert_run, out=tmp_path / "out", contract=contract)
+    assert not any(tmp_path.iterdir())
+
+
 def test_the_text_on_the_card_of_an_int8_copy_is_kept(exported, tmp_path, monkeypatch):
     monkeypatch.setattr("modeling_condenser.publishing.export.add_int8", lambda _: None)
     settings = {"checkpoint": exported, "out": tmp_path / "out", "onnx": "int8"}
