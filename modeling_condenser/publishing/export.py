@@ -19,6 +19,7 @@ from modeling_condenser.files.models import (
     find_model_folder,
     is_checkpoint,
     quiet_loading,
+    states_encoding,
 )
 from modeling_condenser.files.run_folder import DATA, atomic_folder
 from modeling_condenser.files.settings import parse_settings
@@ -88,7 +89,7 @@ def export(**settings: Any) -> Path:
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
         if recipe.onnx:
             add_int8(partial)
-        if read_provenance(partial):  # a model of this package, unlike a copy of another one
+        if read_provenance(partial) and states_encoding(partial):  # no copy of a model of others
             write_card(partial)
         _check_replaceable(out, partial)
     return out
