@@ -238,11 +238,12 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         if recipe.objective in ("contrastive", "kl"):
             self.record["temperature"] = recipe.loss_temperature
         n_devices = arguments.world_size if recipe.gather_across_devices else 1
-        n_passages = arguments.train_batch_size * n_devices * (1 + data.facts["n_negatives"])
+        n_pairs = min(arguments.train_batch_size * n_devices, data.facts["n_examples"])
+        n_passages = n_pairs * (1 + data.facts["n_negatives"])
         if recipe.objective == "contrastive" and n_passages < 2:
             raise ValueError(
                 "A batch is one pair, without negatives: set per_device_train_batch_size to 2 or "
-                "more."
+                f"more, and train on 2 examples or more ({data.facts['n_examples']} now)."
             )
         if recipe.order == "sequential":
             arguments.batch_sampler = batches_in_order

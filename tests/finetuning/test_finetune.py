@@ -430,6 +430,7 @@ def test_two_devices_take_the_step_of_one_with_the_whole_batch(encoder, train, t
     [
         ({"dataloader_drop_last": True}, "ended after 0 steps"),
         ({"per_device_train_batch_size": 1}, "A batch is one pair, without negatives"),
+        ({"train_size": 1}, "A batch is one pair, without negatives"),
     ],
 )
 def test_a_training_of_nothing_is_an_error(train, write_jsonl, tmp_path, changes, message):
