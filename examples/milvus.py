@@ -86,6 +86,10 @@ def main() -> None:
         client.drop_collection(options.name)
     if not client.has_collection(options.name):
         load(client, options.name, options.table)
+    else:  # it may be of a killed call
+        n_loaded = client.get_collection_stats(options.name)["row_count"]
+        if n_loaded != (n_rows := ds.dataset(options.table).count_rows()):
+            parser.error(f"{options.name} has {n_loaded} of {n_rows} passages: add --replace.")
     client.load_collection(options.name)
     [vector] = Retriever(options.retriever).encode_queries([options.query])
     for hit in search(client, options.name, options.query, vector, fields=options.fields):

@@ -165,7 +165,7 @@ def mine(read: Reader) -> None:
     dropped = [f"{name} {n:,}" for name, n in mined["dropped"].items()]
     print(f"dropped: {', '.join(dropped) or 'none'}")
     print(f"negatives: {file}")
-    data = ("--collection", settings["collection"], "--negatives", file)
+    data = ("--collection", settings["collection"], "--negatives", file, "--n_negatives", 1)
     where = ("--encoder", "ENCODER", *data, "--output_dir", f"{file.parent}-finetuned")
     _print_next("finetune", "finetune/own-text", *where)
 

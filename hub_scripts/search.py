@@ -41,7 +41,7 @@ class SearchRecipe:
         k: passages to show.
         json: print one JSON object a query, with `query` and `passages` (id, score, title, text,
             and of a collection by `condenser collect` headings and file).
-        embeddings: folder of the passages' embeddings, written if it is new.
+        embeddings: folder of the embeddings of these passages, written if it is new.
         output_dir: folder for new embeddings and indices, which `condenser evaluate` shares.
     """
 

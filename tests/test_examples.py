@@ -102,7 +102,7 @@ def test_the_demo_prints_its_tables_and_repeats_nothing(tmp_path, monkeypatch, c
 
 
 @pytest.mark.slow
-def test_milvus_finds_what_brute_force_finds(tmp_path):
+def test_milvus_finds_what_brute_force_finds(tmp_path, monkeypatch, capsys):
     pymilvus = pytest.importorskip("pymilvus")
     pytest.importorskip("milvus_lite")
     random, ids = np.random.default_rng(0), [f"p{i}" for i in range(60)]
@@ -129,3 +129,10 @@ def test_milvus_finds_what_brute_force_finds(tmp_path):
     assert search("embedding", "bm25", k=3) == [name for name, _ in scores.most_common(3)]
     text = client.get("passages", ["p7"], output_fields=["text"])[0]["text"]
     assert text == "T7\nPassage 7 is about topic7"
+
+    client.delete("passages", ["p7"])  # as if the call that loads the table had been killed
+    words = [str(tmp_path / "table"), "none", "topic3", "--uri", str(tmp_path / "milvus.db")]
+    monkeypatch.setattr("sys.argv", ["milvus.py", *words])
+    with pytest.raises(SystemExit):
+        example["main"]()
+    assert "passages has 59 of 60 passages: add --replace." in capsys.readouterr().err

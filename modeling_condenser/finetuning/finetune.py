@@ -44,6 +44,7 @@ _NOT_SUPPORTED = {  # arguments of sentence-transformers, and what serves instea
     "false negatives are masked.",
     "router_mapping": "queries and passages are told apart by the columns of the data.",
     "neftune_noise_alpha": "leave it out.",
+    "metric_for_best_model": f"{MEASURE} on dev queries chooses the best weights.",
 }
 KEEPS_START = "keeps_start"  # in the record of a run whose best weights are the start's
 _METRIC = f"eval_{MEASURE}"  # as the log names it
@@ -59,7 +60,8 @@ def finetune(**settings: Any) -> Path:
     start, after the training and up to four times in it (as long as the rankings read no more texts
     than the training does), or with each checkpoint of `save_steps`. The best weights are written,
     which may be the start's, and the card compares them with the start.
-    `load_best_model_at_end=False` leaves this out. A finished folder is left unchanged.
+    `load_best_model_at_end=False` or `save_strategy="no"` leaves this out. A finished folder is
+    left unchanged.
 
     Args:
         **settings: fields of `FinetuningRecipe` and of `SentenceTransformerTrainingArguments`.
@@ -75,12 +77,13 @@ def finetune(**settings: Any) -> Path:
         if settings.get(name):
             raise ValueError(f"{name} is not supported: {advice}")
     dev = None
-    if settings.get("load_best_model_at_end", settings.get("eval_strategy") != "no"):
+    is_ranked = "no" not in (settings.get("eval_strategy"), settings.get("save_strategy"))
+    if is_ranked and settings.get("load_best_model_at_end", True):
         dev = load_dev_queries(settings)
     if dev is None and settings.get("load_best_model_at_end"):
         raise ValueError(
-            "load_best_model_at_end needs dev queries: set collection to one with a split dev "
-            "(qrels/dev.tsv), or leave it out."
+            "load_best_model_at_end needs dev queries and checkpoints: set collection to one with a"
+            " split dev (qrels/dev.tsv), and no eval_strategy or save_strategy no; or leave it out."
         )
     # Without dev queries, only a recipe that sets save_steps wants checkpoints.
     saving: dict[str, Any] = {"save_strategy": "steps" if "save_steps" in settings else "no"}
@@ -235,11 +238,12 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         if recipe.objective in ("contrastive", "kl"):
             self.record["temperature"] = recipe.loss_temperature
         n_devices = arguments.world_size if recipe.gather_across_devices else 1
-        n_passages = arguments.train_batch_size * n_devices * (1 + data.facts["n_negatives"])
+        n_pairs = min(arguments.train_batch_size * n_devices, data.facts["n_examples"])
+        n_passages = n_pairs * (1 + data.facts["n_negatives"])
         if recipe.objective == "contrastive" and n_passages < 2:
             raise ValueError(
                 "A batch is one pair, without negatives: set per_device_train_batch_size to 2 or "
-                "more."
+                f"more, and train on 2 examples or more ({data.facts['n_examples']} now)."
             )
         if recipe.order == "sequential":
             arguments.batch_sampler = batches_in_order
@@ -271,7 +275,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             return output
         start = open_trainable(self.start, **asdict(self.encoder.contract))
         asked = f"{len(self.dev.queries)} dev queries and {len(self.dev.passages):,} passages"
-        if self.state.best_model_checkpoint is None:
+        if self.state.best_global_step is None:
             self.encoder.model.load_state_dict(start.model.state_dict())
             self.record[KEEPS_START] = True
             self.record["verdict"] = (
@@ -281,7 +285,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         elif self.is_world_process_zero():
             values = cast(DevRanking, self.evaluator).values  # without those before a resume
             before = values.get(0) or rank_dev_queries(start, self.dev)
-            best = cast(int, self.state.best_global_step)
+            best = self.state.best_global_step
             after = values.get(best) or rank_dev_queries(self.encoder, self.dev)
             asked += "; these queries chose the step, too, so a gain is overstated"
             self.record["verdict"] = str(Verdict(compare(after, before), MEASURE, asked))

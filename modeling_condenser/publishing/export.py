@@ -19,6 +19,7 @@ from modeling_condenser.files.models import (
     find_model_folder,
     is_checkpoint,
     quiet_loading,
+    states_encoding,
 )
 from modeling_condenser.files.run_folder import DATA, atomic_folder
 from modeling_condenser.files.settings import parse_settings
@@ -51,6 +52,11 @@ class ExportRecipe:
     contract: dict[str, Any] | None = None
     onnx: Literal["int8"] | None = None
 
+    def __post_init__(self) -> None:
+        """Check names and types of the contract's fields; the lengths have no defaults."""
+        lengths = {"query_max_length": 1, "passage_max_length": 1}
+        parse_settings({**lengths, **(self.contract or {})}, EncodingContract)
+
 
 def export(**settings: Any) -> Path:
     """Export the backbone of a checkpoint as a plain encoder of its own model type.
@@ -76,14 +82,14 @@ def export(**settings: Any) -> Path:
         )
     with quiet_loading(), atomic_folder(out) as partial:
         if is_checkpoint(source):
-            if (out / CARD_FILE).is_file():  # a person's own text in it is kept
-                shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
             _write_backbone(partial, source, recipe.contract)
         else:
             shutil.copytree(source, partial, dirs_exist_ok=True)
+        if (out / CARD_FILE).is_file():  # a person's own text in it is kept
+            shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
         if recipe.onnx:
             add_int8(partial)
-        if read_provenance(partial):  # a model of this package, unlike a copy of another one
+        if read_provenance(partial) and states_encoding(partial):  # no copy of a model of others
             write_card(partial)
         _check_replaceable(out, partial)
     return out

@@ -122,7 +122,6 @@ class Index:
         self._updating = Lock()
         self._process = os.getpid()
         self._temporary: tempfile.TemporaryDirectory | None = None
-        self._version = 0
         self._state: _State
 
     @classmethod
@@ -173,8 +172,9 @@ class Index:
         settings = SearchSettings(**{name: content["settings"].get(name) for name in names})
         [system] = parse_systems([content["system"]], settings)
         index = cls(folder, system, settings)
-        index._version = content["version"]
-        index._state = index._prepare(folder / str(index._version))
+        if system.has_vectors:
+            system.encoder.open()  # takes seconds, in which another process may end an update
+        index._state = index._prepare(folder / str(index._find_version()))
         return index
 
     def update(self, passages: PassageSource) -> Changes:
@@ -219,13 +219,13 @@ class Index:
         """Index other passages in the next folder, and remove that of the earlier ones."""
         with self._updating:
             table = _read_passages(source)
-            earlier, version = self.folder / str(self._version), self._version + 1
-            folder = self.folder / str(version)
-            if self._version and not folder.exists():  # else, it is of a killed call
+            version = self._find_version()
+            earlier, folder = (self.folder / str(number) for number in (version, version + 1))
+            if version and not folder.exists():  # else, it is of a killed call
                 with atomic_folder(folder) as new:
                     shutil.copytree(earlier, new, copy_function=_link, dirs_exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
-            self._write_settings()
+            self._write_settings(version)
             with (
                 atomic_file(folder / PASSAGES_FILE) as file,
                 pa.ipc.new_stream(file, _SCHEMA) as stream,
@@ -233,14 +233,17 @@ class Index:
                 for batch in table.with_format("arrow").iter(batch_size=1000):
                     stream.write_table(batch.cast(_SCHEMA))
             state = self._prepare(folder, dev)
-            self._version = version
-            self._write_settings()  # with the fusion that was chosen
+            self._write_settings(version + 1)  # with the fusion that was chosen
             self._state = state
             shutil.rmtree(earlier, ignore_errors=True)
 
-    def _write_settings(self) -> None:
+    def _find_version(self) -> int:
+        """The number of the complete folder, also if another process made it; 0 for none."""
+        return read_json(self.folder / INDEX_FILE, {}).get("version", 0)
+
+    def _write_settings(self, version: int) -> None:
         content = {"system": self.system.text, "settings": asdict(self.settings)}
-        write_json(self.folder / INDEX_FILE, {**content, "version": self._version})
+        write_json(self.folder / INDEX_FILE, {**content, "version": version})
 
     def _prepare(self, folder: Path, dev: Collection | None = None) -> _State:
         """Open the system on the passages of a folder, and complete what it stores."""

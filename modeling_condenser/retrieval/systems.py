@@ -394,6 +394,12 @@ def _open_dense(
     place = embeddings or folder / EMBEDDINGS_FOLDER
     if not place.exists():
         _copy_stored(retriever, passages, place)
+    stored = read_json(place / MANIFEST_FILE, {}).get("passages")
+    if embeddings and stored not in (None, fingerprint_passages(passages)):
+        raise ValueError(
+            f"{embeddings} holds the vectors of other passages, which a search does not replace: "
+            f"name another folder, or use `condenser encode {system.text} COLLECTION {embeddings}`."
+        )
     vectors = encode_collection(
         retriever, passages, place, devices=settings.device_list, is_cache=embeddings is None
     )

@@ -116,7 +116,7 @@ def run_training(
     with arguments.main_process_first(desc="claiming the run folder"):
         claim_run_folder(run_folder, settings, trainer.data_hash, batch=trainer.global_batch)
     if is_finished:
-        logger.info("%s is finished.", run_folder)
+        logger.info("%s is finished. `condenser push` publishes it.", run_folder)
         return model_folder
     trainer.add_callback(Pace(is_timed=is_timed))
     if trainer.pop_callback(ProgressCallback):

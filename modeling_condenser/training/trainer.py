@@ -70,6 +70,7 @@ class ResumableTrainer(Trainer):
         self._started: float = 0.0
         self._ended: float | None = 0.0
         self.add_callback(_SetEpoch(self))
+        self.add_callback(_FindBest())
         if self.args.push_to_hub and self.args.hub_strategy != HubStrategy.END:
             logger.warning("Checkpoints are not pushed: `push_to_hub()` pushes the finished model.")
 
@@ -153,6 +154,8 @@ class ResumableTrainer(Trainer):
                 "The training ended after 0 steps: check num_train_epochs, and that the data have "
                 f"a batch of {self.args.train_batch_size * self.args.world_size}."
             )
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
+            self.record["best_step"] = self.state.best_global_step
         return output
 
     def load_data_state(self, checkpoint: Path | None, n_steps: int) -> None:
@@ -309,6 +312,15 @@ class _SetEpoch(TrainerCallback):
     def on_epoch_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         for drawn in self.trainer.epoch_dependent:
             drawn.set_epoch(int(state.epoch or 0))
+
+
+class _FindBest(TrainerCallback):
+    """Finds the best checkpoint of a resumed run in its folder, which may have been moved."""
+
+    def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
+        best = Path(str(args.output_dir), f"checkpoint-{state.best_global_step}")
+        if best.is_dir():
+            state.best_model_checkpoint = str(best)
 
 
 def _callback_states(state: TrainerState) -> dict[str, Any]:

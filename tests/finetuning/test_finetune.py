@@ -123,6 +123,8 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folde
         ({"prompts": {"query": "q: "}}, "prompts is not supported: set query_prompt"),
         ({"batch_sampler": "no_duplicates"}, "batch_sampler is not supported: .*order"),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha is not supported"),
+        ({"metric_for_best_model": "loss"}, "metric_for_best_model is not supported: nDCG@10"),
+        ({"load_best_model_at_end": True, "save_strategy": "no"}, "needs .* checkpoints"),
         ({"train_size": 41}, "train_size is 41, but .* has 40 training examples"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -278,6 +280,7 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
         train("stopped", **settings)
     resumed = train("stopped", **settings)
     assert dev_entries(resumed.parent) == figures
+    assert [read_run(model.parent)["best_step"] for model in (whole, resumed)] == 2 * [best_step]
     assert best.read_bytes() == (resumed / "model.safetensors").read_bytes()
     # The verdict is that of rankings by both models; the card and the provenance have it.
     dev = load_dev_queries(settings)
@@ -293,6 +296,23 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
         assert f"{difference:+.3f}" in verdict
     outcome = verdict.partition(":")[0]
     assert f"Verdict against its start: {outcome}" in (whole / "README.md").read_text()
+
+
+def test_a_run_that_is_moved_after_its_last_step_ends_with_its_best_weights(
+    train, encoder, with_dev, monkeypatch
+):
+    settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
+    settings |= {"learning_rate": 3e-3, "max_steps": 4, "save_steps": 2}
+    whole = train("whole", **settings)
+    monkeypatch.setattr(RetrieverTrainer, "_load_best_model", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train("stopped", **settings)
+    monkeypatch.undo()
+    stopped = whole.parents[1] / "stopped"
+    stopped.rename(whole.parents[1] / "moved")
+    model = train("moved", **settings)
+    weights = (whole / "model.safetensors").read_bytes()
+    assert (model / "model.safetensors").read_bytes() == weights
 
 
 def test_the_start_is_kept_where_no_checkpoint_ranks_dev_queries_better(train, retriever, with_dev):
@@ -338,6 +358,7 @@ def test_without_dev_queries_or_on_request_the_last_weights_are_kept(
     for name, changes in (
         ("without", {"collection": str(collection)}),
         ("unused", {"collection": str(with_dev), "load_best_model_at_end": False}),
+        ("unsaved", {"collection": str(with_dev), "save_strategy": "no"}),
     ):
         model = train(name, **settings, **changes)
         assert not dev_entries(model.parent)
@@ -409,6 +430,7 @@ def test_two_devices_take_the_step_of_one_with_the_whole_batch(encoder, train, t
     [
         ({"dataloader_drop_last": True}, "ended after 0 steps"),
         ({"per_device_train_batch_size": 1}, "A batch is one pair, without negatives"),
+        ({"train_size": 1}, "A batch is one pair, without negatives"),
     ],
 )
 def test_a_training_of_nothing_is_an_error(train, write_jsonl, tmp_path, changes, message):

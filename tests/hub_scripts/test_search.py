@@ -14,6 +14,7 @@ from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.retrieval.bm25 import Bm25
+from tests.publishing.loopback_hub import contents
 from tests.publishing.making import plain_vectors
 
 QUERY = "the old telescope near Oslo"
@@ -77,6 +78,20 @@ def test_a_query_is_answered_with_scores_titles_and_texts(encoder, collection, s
     evaluate(systems=str(encoder), collection=str(collection))
     assert (folder / "shard-00000.npy").stat().st_mtime_ns == written
     assert {file.name for file in encoder.parent.iterdir()} == {"work", "encoder"}
+
+
+def test_the_embeddings_of_a_larger_collection_are_not_replaced(
+    encoder, collection, search, tmp_path
+):
+    vectors = tmp_path / "vectors"
+    main(["encode", str(encoder), str(collection), str(vectors)])
+    before = contents(vectors)
+    smaller = Path(shutil.copytree(collection, tmp_path / "smaller"))
+    lines = (collection / "corpus.jsonl").read_text().splitlines()
+    (smaller / "corpus.jsonl").write_text("\n".join(lines[:9]))
+    error = search(encoder, smaller, QUERY, "--embeddings", vectors)
+    assert f"condenser encode {encoder} COLLECTION {vectors}" in error
+    assert contents(vectors) == before
 
 
 @pytest.mark.slow

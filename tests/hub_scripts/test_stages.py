@@ -1,9 +1,12 @@
 """The commands, one after another, as a person types them."""
 
+import shlex
+
 import pytest
 
 from hub_scripts.main import main
 from modeling_condenser.publishing.export import export_encoder
+from tests.publishing.making import write_collection
 
 
 @pytest.fixture
@@ -34,3 +37,17 @@ def test_push_lists_the_files_and_makes_a_branch(bert_run, monkeypatch, loopback
     assert repository.private and commit.title == "As tried"
     assert lines[-1] == f"pin it: owner/encoder@{commit.sha}"
     assert repository.files("main").keys() == {".gitattributes"}
+
+
+def test_the_command_that_follows_mining_runs(bert_folder, tmp_path, run):
+    """Where queries have 1 and 2 negatives."""
+    texts = ["The river.", "The river and the old bridge.", "The bridge and the snow on the river."]
+    passages = [{"_id": f"p{i}", "title": "", "text": text} for i, text in enumerate(texts)]
+    queries = [{"_id": "q0", "text": "river"}, {"_id": "q1", "text": "bridge"}]
+    judged = [("q0", "p0", 1), ("q1", "p1", 1)]
+    collection = write_collection(tmp_path / "collection", passages, queries, train=judged)
+    words = shlex.split(run("mine", "bm25", collection, "negatives")[-1])[2:]
+    words[words.index("ENCODER")] = str(bert_folder)
+    lengths = ("--query_max_length", 8, "--passage_max_length", 16)
+    lines = run(*words, *lengths, "--pooling", "cls", "--max_steps", 1, "--use_cpu")
+    assert lines[0] == "retriever: negatives-finetuned/model"

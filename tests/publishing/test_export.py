@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 from hub_scripts.main import main
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.files.models import EncodingContract
+from modeling_condenser.files.models import EncodingContract, find_model_folder
 from modeling_condenser.files.run_folder import DATA
 from modeling_condenser.publishing.card import PLACEHOLDER, write_card
 from modeling_condenser.publishing.export import export
@@ -113,6 +113,31 @@ def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(bert_r
     with pytest.raises(ValueError, match="is not a pre-training checkpoint, so there is nothing"):
         export(checkpoint=out, out=tmp_path / "again")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
+
+
+def test_an_int8_copy_of_a_plain_encoder_keeps_its_card(tmp_path, monkeypatch):
+    monkeypatch.setattr("modeling_condenser.publishing.export.add_int8", lambda _: None)
+    out = export(checkpoint="starter", out=tmp_path / "out", onnx="int8")
+    assert contents(out) == contents(find_model_folder("starter"))
+
+
+def test_a_wrong_field_of_the_contract_is_refused(bert_run, tmp_path):
+    for contract, message in (
+        ({"poolng": "mean"}, "There is no field 'poolng'. Did you mean 'pooling'"),
+        ({"query_max_length": "long"}, "query_max_length is 'long', of type str; expected int"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export(checkpoint=bert_run, out=tmp_path / "out", contract=contract)
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_text_on_the_card_of_an_int8_copy_is_kept(exported, tmp_path, monkeypatch):
+    monkeypatch.setattr("modeling_condenser.publishing.export.add_int8", lambda _: None)
+    settings = {"checkpoint": exported, "out": tmp_path / "out", "onnx": "int8"}
+    card = export(**settings) / "README.md"
+    card.write_text(f"{card.read_text()}\nMy own words.\n")
+    export(**settings)
+    assert card.read_text().endswith("\nMy own words.\n")
 
 
 def test_a_checkpoint_without_all_weights_is_refused(bert_run, tmp_path):

@@ -5,6 +5,7 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from datasets import Dataset
 
 from modeling_condenser import Index
 from modeling_condenser.collection.load import load_collection, load_passages
+from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
 from tests.encoding.making import note_encoded
@@ -106,6 +108,37 @@ def test_an_update_encodes_what_is_new_and_a_killed_one_changes_no_answer(
             np.testing.assert_allclose(scores[0], scores[1], atol=1e-5)
     [hits] = reopened.search(["marmots whistle"], k=len(rows))
     assert {hit.id for hit in hits if hit.words} == {"new", rows[3]["_id"]}
+
+
+def test_an_index_that_another_process_has_updated_is_updated_from_there(tmp_path, monkeypatch):
+    index = Index.build({"spring": TEXTS["spring"]}, folder=tmp_path / "index")
+    other = Index.open(index.folder)
+    for n_updates in (1, 2):
+        others = {name: TEXTS[name] for name in list(TEXTS)[:n_updates]}
+        other.update(others)
+        monkeypatch.setattr(Bm25, "_make_index", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            index.update(TEXTS)
+        monkeypatch.undo()
+        assert len(Index.open(index.folder)) == len(others)  # the failed call changed nothing
+    assert index.update(TEXTS) == (["may", "snow"], [], [])
+    assert len(other) == 2 and len(Index.open(index.folder)) == len(index) == 3
+    assert sorted(each.name for each in index.folder.iterdir()) == ["4", "index.json"]
+
+
+def test_an_index_that_is_updated_while_its_model_is_loaded_is_opened_as_updated(
+    retriever, tmp_path, monkeypatch
+):
+    index = Index.build(TEXTS, str(retriever), folder=tmp_path / "index")
+    load = Retriever.__init__
+
+    def load_during_an_update(*args: Any, **options: Any) -> None:
+        load(*args, **options)
+        index.update({"may": TEXTS["may"]})
+
+    monkeypatch.setattr(Retriever, "__init__", load_during_an_update)
+    assert len(Index.open(index.folder)) == 1
+    assert sorted(each.name for each in index.folder.iterdir()) == ["2", "index.json"]
 
 
 def test_a_killed_build_is_continued(retriever, collection, tmp_path, monkeypatch):
