@@ -302,8 +302,8 @@ def test_a_run_that_is_moved_after_its_last_step_ends_with_its_best_weights(
     train, encoder, with_dev, monkeypatch
 ):
     settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
-    settings |= {"learning_rate": 3e-3, "max_steps": 4, "save_steps": 2}
-    whole = train("whole", **settings)
+    settings |= {"learning_rate": 3e-3, "max_steps": 6, "save_steps": 2}
+    whole = train("whole", **settings)  # its best step is not the last
     monkeypatch.setattr(RetrieverTrainer, "_load_best_model", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train("stopped", **settings)
