@@ -22,7 +22,7 @@ from modeling_condenser.retrieval.systems import (
     Searcher,
     SearchSettings,
     as_folder,
-    open_searcher,
+    open_stored,
     parse_systems,
 )
 from modeling_condenser.retrieval.words import Words, recognize_language
@@ -65,13 +65,13 @@ def run(**settings: Any) -> None:
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
     if system.kind == "bm25" and fields.embeddings:
         raise ValueError("bm25 has no vectors: leave out --embeddings.")
-    folder = Path(fields.output_dir, as_folder(name_collection(fields.collection)), "embeddings")
+    folder = Path(fields.output_dir, as_folder(name_collection(fields.collection)))
     load = load_with_sources if fields.json else load_passages
     passages = load(fields.collection)
-    searcher = open_searcher(
+    searcher = open_stored(
         system,
         passages,
-        folder / system.vectors_name,
+        folder,
         embeddings=Path(fields.embeddings) if fields.embeddings else None,
         settings=search,
         dev=load_dev(fields.collection, judged="") if system.kind == "hybrid" else None,

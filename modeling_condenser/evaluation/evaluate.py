@@ -1,6 +1,7 @@
 """Evaluate systems: search a collection or compare texts, measure, test, and write a report.
 
 <output_dir>/<collection>/embeddings/<system>/              vectors and indices, for all splits
+<output_dir>/<collection>/bm25/<settings>/                  BM25's indexes, also those of hybrids
 <output_dir>/<collection>/<split>/<system>/run-100.trec     the run; beside it, in JSON, its record
 <output_dir>/<collection>/<split>/report.md                 the report; other files are beside it
 """
@@ -32,7 +33,7 @@ from modeling_condenser.retrieval.systems import (
     SearchSettings,
     System,
     as_folder,
-    open_searcher,
+    open_stored,
     parse_systems,
 )
 
@@ -178,8 +179,7 @@ def _evaluate_system(
     )
     record = read_json(record_file, {})
     if record.get("identity") != identity:
-        work_folder = folder.parent / "embeddings" / system.vectors_name
-        searcher = open_searcher(system, collection.passages, work_folder, settings=search, dev=dev)
+        searcher = open_stored(system, collection.passages, folder.parent, settings=search, dev=dev)
         run, record = _search(searcher, collection, recipe.depth)
         if system.kind == "run" and not run:
             n = len(collection.queries)

@@ -16,7 +16,7 @@ from typing import Any
 
 import ir_measures
 import numpy as np
-from ir_measures import RR
+from ir_measures import nDCG
 
 from modeling_condenser.collection.collection import Qrels
 from modeling_condenser.files.run_folder import atomic_file
@@ -193,7 +193,7 @@ DEFAULT = FUSIONS["0.5"]
 
 
 def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
-    """Choose the fusion with the highest MRR@10 on judged queries; the first if several tie.
+    """Choose the fusion with the highest nDCG@10 on judged queries; the first if several tie.
 
     Fewer than `FEWEST_QUERIES` say too little: the choice is then the default.
     """
@@ -203,7 +203,7 @@ def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
     figures = {}
     for fusion in FUSIONS.values():
         run = drop_own_passages(fusion.fuse(bm25_run, dense_run), qrels)
-        figures[fusion] = ir_measures.calc_aggregate([RR @ 10], qrels, run)[RR @ 10]
+        figures[fusion] = ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10]
     best = max(figures, key=lambda fusion: figures[fusion])
-    logger.info("Chosen on %d dev queries: %s, MRR@10 %.3f", len(qrels), best, figures[best])
+    logger.info("Chosen on %d dev queries: %s, nDCG@10 %.3f", len(qrels), best, figures[best])
     return best

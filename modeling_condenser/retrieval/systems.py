@@ -179,6 +179,12 @@ class System:
         return as_folder(self.encoder.name)
 
     @property
+    def bm25(self) -> "System":
+        """What searches by words in a hybrid system or in BM25 itself, whatever its name is."""
+        shared = self.settings.keys() & _SETTINGS["bm25"].keys()
+        return System(BM25, {name: self.settings[name] for name in sorted(shared)})
+
+    @property
     def text(self) -> str:
         """The system as a word of a command, which `parse_system` reads."""
         values = {**self.settings, **({"name": self.stated_name} if self.stated_name else {})}
@@ -353,25 +359,26 @@ def open_searcher(
     folder: Path,
     *,
     embeddings: Path | None = None,
+    bm25_folder: Path | None = None,
     settings: SearchSettings | None = None,
     dev: Collection | None = None,
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
-    `folder` stores the index and, unless `embeddings` names another folder, the embeddings; later
-    calls open them, or make them again if model or passages have changed. Unless a hybrid system
-    has a fusion, `choose_fusion` selects it on `dev`.
+    `folder` stores the index and, unless `embeddings` and `bm25_folder` name others, the embeddings
+    and BM25's index; later calls open them, or make them again if model or passages have changed.
+    Unless a hybrid system has a fusion, `choose_fusion` selects it on `dev`.
     """
     settings = settings or SearchSettings()
     if system.kind == "run":
         return StoredRun(read_run(system.model))
+    bm25_folder = bm25_folder or folder / BM25
     if system.kind == "bm25":
-        return Bm25(passages, folder=folder / BM25, **system.settings)
+        return Bm25(passages, folder=bm25_folder, **system.settings)
     dense = _open_dense(system.encoder, passages, folder, embeddings, settings)
     if system.kind == "encoder":
         return dense
-    language = system.settings.get("language")
-    bm25, fusion = Bm25(passages, language=language, folder=folder / BM25), DEFAULT
+    bm25, fusion = Bm25(passages, folder=bm25_folder, **system.bm25.settings), DEFAULT
     if "fusion" in system.settings:
         fusion = FUSIONS[system.settings["fusion"]]
     elif dev and dev.qrels:
@@ -379,6 +386,20 @@ def open_searcher(
         dense_run = dense.search(dev.queries, CANDIDATES)
         fusion = choose_fusion(bm25_run, dense_run, dev.qrels)
     return HybridSearcher(bm25, dense, fusion)
+
+
+def open_stored(system: System, passages: Dataset, folder: Path, **arguments: Any) -> Searcher:
+    """`open_searcher`, where `folder` stores what all systems need to search one collection.
+
+    BM25 alone and hybrid systems share its index.
+    """
+    return open_searcher(
+        system,
+        passages,
+        folder / EMBEDDINGS_FOLDER / system.vectors_name,
+        bm25_folder=folder / BM25 / as_folder(system.bm25.text),
+        **arguments,
+    )
 
 
 def _open_dense(

@@ -80,10 +80,10 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
 def test_a_run_is_used_again_only_for_the_same_search(collection, tmp_path, monkeypatch):
     copied = shutil.copytree(collection, tmp_path / "small")
     opened = []
-    search = evaluate_module.open_searcher
+    search = evaluate_module.open_stored
     monkeypatch.setattr(
         evaluate_module,
-        "open_searcher",
+        "open_stored",
         lambda *a, **k: opened.append(a[0].name) or search(*a, **k),
     )
 
@@ -111,6 +111,16 @@ def test_a_run_is_used_again_only_for_the_same_search(collection, tmp_path, monk
         corpus.write('{"_id": "new", "title": "", "text": "the old telescope"}\n')
     find()
     assert opened == ["bm25"]
+
+
+def test_bm25_and_hybrid_systems_share_an_index(retriever, collection, tmp_path, monkeypatch):
+    make, made = Bm25._make_index, []
+    monkeypatch.setattr(Bm25, "_make_index", lambda *args: made.append(1) or make(*args))
+    hybrid = f"hybrid:{retriever},fusion=0.3"
+    systems = ["bm25", hybrid, "bm25,language=none", f"{hybrid},language=none", "bm25,preset=dpr"]
+    named = {"systems": systems, "collection": collection, "output_dir": tmp_path}
+    assert len(evaluate(**named).results) == 5
+    assert len(made) == 3
 
 
 def test_a_run_file_of_another_split_is_refused(collection, tmp_path):

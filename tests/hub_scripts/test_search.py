@@ -121,7 +121,7 @@ def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeyp
     assert [line.split()[1:3] for line in lines[::2]] == [
         [passage_id, f"({score:.4g})"] for passage_id, score in run.items()
     ]
-    assert Path("runs/evaluation/small/embeddings/bm25-thesis/bm25/index").is_dir()
+    assert Path("runs/evaluation/small/bm25/bm25_preset=thesis/index").is_dir()
     typed = f"{query}\r\nxylophone\n"  # the end of a line on Windows, and on Linux
     first, second = search("bm25", collection, "--json", "-k", 2, typed=typed)
     default = Bm25(passages).search({"q": query}, 2)["q"]
