@@ -118,7 +118,7 @@ def _new_rows(like: Tensor) -> Tensor:
     return like.new_empty(n_rows, heads, size).transpose(0, 1)
 
 
-def _narrow(tensor: Tensor, like: Tensor, n_keys: int) -> Tensor:
+def _for_product(tensor: Tensor, like: Tensor, n_keys: int) -> Tensor:
     """A tensor in the precision in which the matrices of a call are multiplied."""
     return tensor.to(like.dtype) if n_keys > _SHORT else widen(tensor)
 
@@ -154,7 +154,7 @@ def _attention(
             stored.copy_(shares)
         if rate:
             shares = kept.like(shares).mul_(shares)
-        mixed = _narrow(shares, v, n_keys) @ _narrow(v, v, n_keys)
+        mixed = _for_product(shares, v, n_keys) @ _for_product(v, v, n_keys)
         output[:, run.queries] = mixed.flatten(1, 2)
     return output.mul_(1 / (1 - rounded_rate(rate))).transpose(0, 1), weights
 
@@ -196,7 +196,7 @@ def _attention_backward(
             dropped = mask.mul_(shares)
         of_scores = torch.ops.aten._softmax_backward_data(of_shares, shares, -1, shares.dtype)
         q, g, k, of_scores, dropped = (
-            _narrow(part, v, n_keys) for part in (q, g, k, of_scores, dropped)
+            _for_product(part, v, n_keys) for part in (q, g, k, of_scores, dropped)
         )
         of_query[:, run.queries] = (of_scores @ k).flatten(1, 2)
         of_key[:, run.keys] = (of_scores.mT @ q).flatten(1, 2)

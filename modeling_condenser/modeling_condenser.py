@@ -380,10 +380,12 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         pooling, starts = self.config.pooling, kwargs.get("cu_seq_lens_q")
         masked = head_masked = None
         if labels is not None:
-            masked = head_masked = MaskedTokens.find(labels, masked_index, num_items_in_batch)
-        if masked is not None and head_targets is not None:
-            n_items, scale = num_head_items_in_batch, masked.scale
-            head_masked = MaskedTokens.find(head_targets, head_masked_index, n_items, scale=scale)
+            masked = MaskedTokens.find(labels, masked_index, num_items_in_batch)
+            head_masked = masked
+            if head_targets is not None:
+                head_masked = MaskedTokens.find(
+                    head_targets, head_masked_index, num_head_items_in_batch, scale=masked.scale
+                )
         head_rows = self._select_rows(head_masked, kwargs)
         # Other poolings need all rows.
         rows = self._select_rows(masked, kwargs) if pooling == "cls" else None

@@ -90,9 +90,9 @@ class Adaptation:
         is_adapted: whether it is the adapted one, or the start.
         use: what the map was learned for, which decides.
         sides: what it moves; if both, passages must be encoded again.
-        verdicts: "hybrid" and "alone", of the cross-validation; "named" and "others", of questions
-            whose passages other judged questions name, and of those whose passages none names;
-            "dev hybrid" and "dev alone", of dev queries, if there are 20.
+        verdicts: "hybrid" and "alone", of the cross-validation; "named", of questions that share a
+            passage with others, and "others", of all, by maps of questions that share none with
+            them; "dev hybrid" and "dev alone", of dev queries, if there are 20.
     """
 
     model: Path

@@ -121,7 +121,8 @@ class Judge:
         row_of = find_rows(self.asked.passages, ids)
         own = find_rows(self.asked.passages, find_own(qrels), strict=False)
         shape = len(self.names), CANDIDATES
-        rows, scores = np.zeros((2, *shape), dtype=np.int64), np.zeros(shape, dtype=np.float32)
+        rows = np.zeros((2, *shape), dtype=np.int64)  # of what is not found 0, with a score of 0
+        scores = np.zeros(shape, dtype=np.float32)
         for place, name in enumerate(self.names):
             for kind, run in enumerate((dense, bm25)):
                 best = [row_of[passage] for passage in run.get(name, {})]

@@ -96,7 +96,7 @@ class Candidates:
 
 
 def choose_candidates(
-    queries: JudgedQueries, passages: Embeddings, *, most: int = MOST_CANDIDATES, seed: int = 0
+    queries: JudgedQueries, passages: Embeddings, *, most: int = MOST_CANDIDATES
 ) -> Candidates:
     """Choose all passages; of a large collection relevant, hard and random ones.
 
@@ -114,7 +114,7 @@ def choose_candidates(
             break
         chosen = more
     others = np.setdiff1d(np.arange(n), chosen)
-    drawn = np.random.default_rng(seed).choice(others, max(most - len(chosen), 1), replace=False)
+    drawn = np.random.default_rng(0).choice(others, max(most - len(chosen), 1), replace=False)
     rows = np.sort(np.concatenate([chosen, drawn]))
     bias = np.where(np.isin(rows, drawn), np.log(len(others) / len(drawn)), 0)
     return Candidates(rows, passages.vectors(rows), bias.astype(np.float32))

@@ -34,7 +34,7 @@ class AdaptationRecipe:
             `condenser search` wrote; written if it is new. By default it is in `output_dir`.
         dtype: of the weights while encoding: "float32", or "bfloat16", which is faster on
             accelerators and some CPUs.
-        seed: of folds, chosen queries and batches.
+        seed: of folds and chosen queries.
     """
 
     model: str

@@ -165,8 +165,7 @@ def cls_entropies(attention: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         attention: (B, heads, T, T); each row is a distribution.
         mask: (B, T), 1 for tokens and 0 for padding. The first token is CLS.
     """
-    first = mask.argmax(dim=1)  # (B,) not 0 with padding on the left
-    rows = attention[torch.arange(len(attention)), :, first].double()  # (B, heads, T)
+    rows = attention[:, :, 0].double()  # (B, heads, T)
     rows = rows * mask[:, None]
     rows = rows / rows.sum(-1, keepdim=True)
     return torch.special.entr(rows).sum(-1).mean(-1)

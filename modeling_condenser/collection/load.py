@@ -289,8 +289,10 @@ def _find_judgements(folder: Path, of_files: str) -> dict[str, Iterable[Record]]
 def _declared_table(folder: Path, *tables: str) -> str | None:
     """Return the first of the tables that the README.md of a folder declares."""
     card = folder / _CARD_FILE
+    if not card.is_file():
+        return None
     try:
-        configs = (metadata_load(card) or {}).get("configs") or [] if card.is_file() else []
+        configs = (metadata_load(card) or {}).get("configs") or []
         names = {config.get("config_name", "default") for config in configs}
     except (AttributeError, YAMLError) as error:
         raise ValueError(f"{card}: the metadata cannot be read ({error}): correct it.") from error

@@ -47,7 +47,6 @@ def _can_pack(transformer: Any, pooling: Any, *following: Any) -> bool:
         encoder.config.model_type in SUPPORTED_ENCODERS  # for which tests compare vectors
         and packing.why_not_packed(encoder) is None
         and encoder.config._attn_implementation == "sdpa"
-        and transformer.tokenizer.padding_side == "right"  # left padding shifts positions
         and not any(getattr(module, "is_causal", False) for module in encoder.modules())
         and isinstance(pooling, Pooling)
         and all(

@@ -366,8 +366,6 @@ def make_batches(
             yield rows, packing.lay_end_to_end(lengths[rows].tolist(), columns)
             continue
         places = np.arange(lengths[rows[0]])  # the longest text is the first
-        if tokenizer.padding_side == "left":
-            places = places[::-1]
         is_token = places < lengths[rows, None]  # (B, T), as all columns
         batch = {"attention_mask": torch.from_numpy(is_token).long()}
         for name, ids in tokens.items():

@@ -162,7 +162,8 @@ def check_run_folder(
         return
     now, then = _comparable(settings), _comparable(_read_recipe(folder))
     record = read_run(folder)
-    if data is None or None not in (batch, record.get(BATCH)):
+    is_compared_below = batch is not None and record.get(BATCH) is not None
+    if data is None or is_compared_below:
         for name in _OF_BATCH:  # compared by their product, once that is known
             now.pop(name, None)
             then.pop(name, None)
@@ -260,11 +261,6 @@ def describe_machine() -> dict[str, Any]:
 def record_run(folder: Path, facts: Mapping[str, Any]) -> None:
     """Add facts to the record of a run, with versions and hardware."""
     write_json(folder / RUN_FILE, {**read_run(folder), **describe_machine(), **facts})
-
-
-def read_log(run_folder: Path, *, measure: str = "loss") -> list[dict[str, float]]:
-    """Read the log entries of a finished run that have a measure."""
-    return [entry for entry in json.loads((run_folder / LOG_FILE).read_text()) if measure in entry]
 
 
 def is_complete(checkpoint: Path) -> bool:

@@ -33,6 +33,7 @@ LONGEST_WORD = 16  # tokens; the medical names of `health` have up to 12
 # the mark of a blank, and belongs to the word after it; it is of a script without blanks; it begins
 # within a character.
 _SPECIAL, _STARTS, _ENDS, _BARE_MARKER, _BLANKLESS, _INSIDE_CHARACTER = 1, 2, 4, 8, 16, 32
+_PARTS = np.array([0, 0, 0, 1, 2, 2])  # a text without blanks is cut into words of 3, 1 and 2
 _METASPACE, _BYTE_LEVEL_SPACE = "▁", "Ġ"
 _BYTES = {character: bytes([byte]) for byte, character in bytes_to_unicode().items()}
 _UNKNOWN = "\ufffd"
@@ -99,7 +100,7 @@ def _cut(words: np.ndarray, begins: np.ndarray, marks: np.ndarray) -> np.ndarray
     after_blank = np.roll(marks & _BARE_MARKER != 0, 1, axis=1)
     begins = begins | (np.diff(is_blankless, prepend=is_blankless[:, :1]) & ~after_blank)
     offset = character - last(begins)  # in its word
-    part = offset // 6 * 3 + (offset % 6 >= 3) + (offset % 6 >= 4)
+    part = offset // len(_PARTS) * 3 + _PARTS[offset % len(_PARTS)]
     cells = words + 1 + (width + 1) * np.arange(n_rows)[:, None]
     is_long = np.bincount(cells.ravel())[cells] > LONGEST_WORD
     return begins | (np.diff(part, prepend=0) != 0) & (is_blankless | is_long)

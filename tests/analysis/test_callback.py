@@ -18,10 +18,10 @@ from modeling_condenser.analysis.callback import ReadinessCallback, readiness_ca
 from modeling_condenser.analysis.readiness import measure_checkpoint
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
-from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing.export import export_encoder
 from tests.evaluation.making import evaluate_system
+from tests.run_logs import read_log
 
 
 def readiness_of(run):

@@ -41,10 +41,8 @@ def test_batches_take_neighbours_the_longest_first_and_equal_ones_in_order():
         assert plan(long, token_budget=4, packed=is_packed) == [[3], [1], [0, 2]]
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_a_padded_batch_is_what_the_tokenizer_itself_would_pad(side, tokenizer, monkeypatch):
+def test_a_padded_batch_is_what_the_tokenizer_itself_would_pad(tokenizer, monkeypatch):
     monkeypatch.setattr(batches, "_TEXTS_A_CALL", 4)
-    tokenizer.padding_side = side
     texts = batches.tokenize_texts(tokenizer, MIXED, max_length=32, token_type_ids=True)
     seen: list[int] = []
     for rows, actual in batches.make_batches(texts, tokenizer=tokenizer, token_budget=64):
@@ -168,12 +166,10 @@ def test_prompts_are_excluded_and_segment_ids_are_packed_too(bert_folder, tmp_pa
 
 
 def test_other_models_stay_padded(bert_folder, tmp_path):
-    left = save_pooled(tmp_path / "left", bert_folder, "cls")
-    AutoTokenizer.from_pretrained(left, padding_side="left").save_pretrained(left)
     causal = save_pooled(tmp_path / "causal", bert_folder, "cls")
     AutoConfig.from_pretrained(causal, is_decoder=True).save_pretrained(causal)
     dense = save_mapped(tmp_path / "dense", bert_folder)
-    for folder in (left, causal, dense):
+    for folder in (causal, dense):
         assert not accept_packed(SentenceTransformer(str(folder), device="cpu"))
     # Float32 is padded, too, as in the evaluation script.
     settings: Any = {"pooling": "cls", "device": "cpu"}

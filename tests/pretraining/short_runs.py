@@ -10,7 +10,7 @@ import pytest
 from transformers.trainer_callback import CallbackHandler
 
 from modeling_condenser import CondenserTrainingArguments
-from modeling_condenser.files.run_folder import read_log
+from tests.run_logs import read_log
 
 SETTINGS: dict[str, Any] = {
     "max_length": 32,

@@ -16,13 +16,13 @@ from modeling_condenser import (
     CondenserTrainingArguments,
     ContrastiveTrainer,
 )
-from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.pretraining.contrastive_trainer import contrast, put_back, split_batch
 from modeling_condenser.pretraining.examples import make_examples
 from modeling_condenser.pretraining.objectives import OBJECTIVES, Objective, draw_spans
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.rows import as_rows
 from tests.models import assert_same, gradients
+from tests.run_logs import read_log
 
 
 def brute_force(vectors, *, cosine, temperature, one_way) -> tuple[float, float]:

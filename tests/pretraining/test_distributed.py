@@ -28,7 +28,6 @@ from modeling_condenser import (
     CondenserTrainingArguments,
     ContrastiveTrainer,
 )
-from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.packing import pack, use_packing
 from modeling_condenser.pretraining.corpus import load_documents
 from modeling_condenser.pretraining.objectives import HEAD_SETTINGS, OBJECTIVES
@@ -36,6 +35,7 @@ from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from tests.backbones.encoders import BACKBONES
 from tests.models import assert_same, gradients, losses_and_gradients, make_model
 from tests.pretraining.short_runs import SETTINGS, column, interrupted_at
+from tests.run_logs import read_log
 
 pytestmark = pytest.mark.slow
 

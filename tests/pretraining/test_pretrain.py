@@ -15,7 +15,6 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
 from modeling_condenser.encoder_parts import find_tokenizer
-from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.pretraining import pretrain as pretrain_module
 from modeling_condenser.pretraining.pretrain import (
@@ -26,6 +25,7 @@ from modeling_condenser.pretraining.pretrain import (
 from modeling_condenser.publishing.provenance import read_provenance
 from tests.models import assert_same
 from tests.pretraining.short_runs import column, interrupted_at
+from tests.run_logs import read_log
 
 
 def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(

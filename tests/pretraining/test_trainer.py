@@ -29,7 +29,6 @@ from modeling_condenser import (
     CondenserTrainer,
     CondenserTrainingArguments,
 )
-from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.pretraining.examples import find_tokenizer, prepare_model
 from modeling_condenser.pretraining.pretrain import pretrain
@@ -37,6 +36,7 @@ from modeling_condenser.pretraining.probe import probe
 from modeling_condenser.publishing.provenance import read_provenance
 from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS, arguments, losses_of, steps_of
+from tests.run_logs import read_log
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 SIZES["intermediate_size"] = 32

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.files.run_folder import read_log
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.training import trainer
 from tests.pretraining.short_runs import SETTINGS
+from tests.run_logs import read_log
 
 
 @pytest.fixture
