@@ -7,6 +7,7 @@ An update makes the next folder, from links to the files of the one before, and 
 number. So a killed one changes nothing.
 """
 
+import logging
 import os
 import shutil
 import tempfile
@@ -53,6 +54,8 @@ from .systems import (
     parse_systems,
 )
 from .words import Words, recognize_language
+
+logger = logging.getLogger(__name__)
 
 INDEX_FILE, PASSAGES_FILE = "index.json", "passages.arrow"
 SOURCE_COLUMNS = ("headings", "file")  # of a collection by `condenser collect`
@@ -174,14 +177,21 @@ class Index:
         index = cls(folder, system, settings)
         if system.has_vectors:
             system.encoder.open()  # takes seconds, in which another process may end an update
-        index._state = index._prepare(folder / str(index._find_version()))
+        version = index._find_version()
+        index._state = index._prepare(folder / str(version))
+        if (folder / str(version + 1)).exists():
+            logger.warning(
+                "%s: an update is running or was killed, so the earlier passages are searched. "
+                "If it was killed, update again.",
+                folder,
+            )
         return index
 
     def update(self, passages: PassageSource) -> Changes:
         """Change the index to these passages: encode new and changed ones, and drop all others.
 
         Passages are the same if title and text are. Searches go on with the earlier ones meanwhile.
-        After a killed update, `open` has the earlier passages: update again.
+        After a killed update, `open` has the earlier passages, and warns: update again.
         """
         before = self._state.passages
         self._replace(passages)

@@ -69,7 +69,7 @@ def test_an_encoder_and_hybrid_search_rank_as_the_systems_do(
 
 
 def test_an_update_encodes_what_is_new_and_a_killed_one_changes_no_answer(
-    retriever, collection, tmp_path, monkeypatch
+    retriever, collection, tmp_path, monkeypatch, caplog
 ):
     passages = load_passages(collection)
     rows = passages.to_list()
@@ -90,6 +90,7 @@ def test_an_update_encodes_what_is_new_and_a_killed_one_changes_no_answer(
     assert index.search(queries, k=60) == before
     encoded = note_encoded(monkeypatch)
     reopened = Index.open(tmp_path / "index")
+    assert "an update is running or was killed" in caplog.text
     assert reopened.search(queries, k=60) == before
     dropped = passages["_id"][10:12]
     assert reopened.update(changed) == (["new"], [rows[3]["_id"]], dropped)
