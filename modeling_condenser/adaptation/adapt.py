@@ -61,6 +61,7 @@ from modeling_condenser.retrieval.runs import DEFAULT, FEWEST_QUERIES
 from modeling_condenser.retrieval.systems import EMBEDDINGS_FOLDER, HYBRID, System
 
 from .cross_validation import (
+    Figures,
     Judge,
     Values,
     cross_validate,
@@ -240,19 +241,20 @@ def judge_by_folds(
 ) -> tuple[float, dict[str, Verdict]]:
     """Choose the ridge by cross-validation, and judge it; see `Adaptation.verdicts`."""
     before, n_queries = judge.measure(None), len(judge.names)
+
+    def gains(figures: Sequence[Figures]) -> list[float]:
+        return [mean_gain(after[use], before[use]) for after in figures]
+
     groups = group_questions(list(judge.asked.queries.values()))
     folds = make_folds(groups, seed=seed)
-    by_question = by_passage = cross_validate(judge, queries, folds, RIDGES, use=use)
+    by_question = cross_validate(judge, queries, folds, RIDGES, use=use)
+    by_passage = by_question
     is_named = find_named(folds, queries)
     if is_named.any():
-        folds = make_folds(group_by_passage(groups, queries), seed=seed)
-        by_passage = cross_validate(judge, queries, folds, RIDGES, use=use)
-    gains, gains_of_others = (
-        [mean_gain(after[use], before[use]) for after in figures]
-        for figures in (by_question, by_passage)
-    )
-    best = choose_ridge(gains, gains_of_others)
-    after, others = by_question[best], by_passage[best]
+        folds_by_passage = make_folds(group_by_passage(groups, queries), seed=seed)
+        by_passage = cross_validate(judge, queries, folds_by_passage, RIDGES, use=use)
+    best = choose_ridge(gains(by_question), gains(by_passage))
+    after, after_by_passage = by_question[best], by_passage[best]
     asked = f"{n_queries} judged queries, cross-validated"
     verdicts: dict[str, Verdict] = {
         each: _compare(after[each], before[each], asked, seed) for each in before
@@ -260,10 +262,12 @@ def judge_by_folds(
     if is_named.any():
         named = [name for name, known in zip(judge.names, is_named, strict=True) if known]
         asked = f"{len(named)} of these, of whose passages others name one"
-        gained, had = ({name: each[use][name] for name in named} for each in (after, before))
-        verdicts["named"] = _compare(gained, had, asked, seed)
+        after_named, before_named = (
+            {name: figures[use][name] for name in named} for figures in (after, before)
+        )
+        verdicts["named"] = _compare(after_named, before_named, asked, seed)
         asked = f"{n_queries}, each by a map of queries that name none of its passages"
-        verdicts["others"] = _compare(others[use], before[use], asked, seed)
+        verdicts["others"] = _compare(after_by_passage[use], before[use], asked, seed)
     return RIDGES[best], verdicts
 
 
