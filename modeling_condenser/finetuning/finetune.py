@@ -146,7 +146,8 @@ def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
     if dev is None or not judged_positives(dev):
         logger.warning(
             "%s has no dev queries but those trained on, so nobody knows whether the fine-tuning "
-            "helps. Add a split dev (qrels/dev.tsv), or compare start and result with `condenser evaluate`.",
+            "helps. Add a split dev (qrels/dev.tsv), or compare start and result with `condenser "
+            "evaluate`.",
             collection,
         )
         return None
