@@ -165,7 +165,9 @@ def mine(read: Reader) -> None:
     dropped = [f"{name} {n:,}" for name, n in mined["dropped"].items()]
     print(f"dropped: {', '.join(dropped) or 'none'}")
     print(f"negatives: {file}")
-    data = ("--collection", settings["collection"], "--negatives", file, "--n_negatives", 1)
+    split = ("--split", settings["split"]) if "split" in settings else ()
+    collection = ("--collection", settings["collection"], *split)
+    data = (*collection, "--negatives", file, "--n_negatives", 1)
     where = ("--encoder", "ENCODER", *data, "--output_dir", f"{file.parent}-finetuned")
     _print_next("finetune", "finetune/own-text", *where)
 

@@ -17,6 +17,7 @@ from modeling_condenser.retrieval.index import (
     check_text,
     load_with_sources,
     make_passage,
+    words_of,
 )
 from modeling_condenser.retrieval.systems import (
     Searcher,
@@ -25,7 +26,7 @@ from modeling_condenser.retrieval.systems import (
     open_stored,
     parse_systems,
 )
-from modeling_condenser.retrieval.words import Words, recognize_language
+from modeling_condenser.retrieval.words import Words
 
 _SHOWN = 300  # characters of a passage, but whole sentences
 
@@ -74,9 +75,9 @@ def run(**settings: Any) -> None:
         folder,
         embeddings=Path(fields.embeddings) if fields.embeddings else None,
         settings=search,
-        dev=load_dev(fields.collection, judged="") if system.kind == "hybrid" else None,
+        dev=load_dev(fields.collection, judged="") if system.needs_dev else None,
     )
-    words = Words(recognize_language(passages))
+    words = words_of(searcher, passages)
     typed = (line.strip("\ufeff\r\n ") for line in sys.stdin)  # some files begin with a mark
     for query in [fields.query] if fields.query is not None else filter(None, typed):
         hits = find(searcher, passages, query, depth=fields.k)

@@ -19,7 +19,7 @@ from .collection import hash_text
 from .conversion import HTML_ENDINGS, TEXT_COLUMNS, Document, DocumentReader, find_files
 from .labels import WrittenDocument, read_labels, write_labels
 from .load import CORPUS_FILE, QUERIES_FILE
-from .rows import plain_ending
+from .rows import plain_ending, plain_name
 from .sentences import SPACELESS, cut_at_sentences
 from .shared_text import SharedText
 
@@ -260,7 +260,8 @@ def _write_passages(
         done.documents += 1
         name = re.sub(r"\s", "_", document.name)
         is_row = document.name != document.file
-        file_title = "" if is_row else re.sub(r"[-_\s]+", " ", Path(document.file).stem)
+        stem = Path(plain_name(Path(document.file))).stem
+        file_title = "" if is_row else re.sub(r"[-_\s]+", " ", stem)
         passages: dict[str, None] = {}
         n_cut = 0
         for above, section in document.sections:

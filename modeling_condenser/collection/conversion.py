@@ -39,6 +39,7 @@ DOCUMENT_ENDINGS = (
     ".docx",
     *_CONVERTERS,
 )
+_SLIDE = re.compile(r"<!-- Slide number: \d+ -->")
 _DECLARATION = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w:.-]+)""", re.IGNORECASE)
 # Among all encodings, Western European text is often mistaken for cp1250 and Big5 for Johab.
 _USUAL_ENCODINGS = (
@@ -207,7 +208,10 @@ def _read_markdown(file: Path, ending: str, encoding: str | None) -> tuple[str, 
 
             converter = getattr(converters, _CONVERTERS[ending])()
             converted = converter.convert(stream, StreamInfo(extension=ending))
-        return converted.title or "", converted.markdown
+        markdown = converted.markdown
+        if ending == ".pptx":  # a slide may have no title, and each line is a paragraph
+            markdown = _SLIDE.sub("#", markdown).replace("\n", "  \n")
+        return converted.title or "", markdown
     return "", decode_file(file, encoding)[0]
 
 

@@ -175,7 +175,10 @@ def _read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
         try:
             yield line, _JSON.decode(line)
         except ValueError as error:
-            raise ValueError(f"{path}:{number}: {line!r:.80} is not JSON ({error}).") from None
+            raise ValueError(
+                f"{path}:{number}: {line!r:.80} is not JSON ({error}): expected an object in each "
+                "line, or one array of objects."
+            ) from None
 
 
 def _read_parquet(path: Path, needed: str | None) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 import regex  # type: ignore[import-untyped]
-from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+from nltk.tokenize.punkt import PunktLanguageVars, PunktParameters, PunktSentenceTokenizer
 
 SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 """Scripts that put no spaces between words, for a character class of `regex`."""
@@ -40,12 +40,18 @@ _LETTER = regex.compile(r".\P{M}", regex.DOTALL)
 _NARROWEST = 30  # characters of a line that is hard-wrapped
 
 
+class _LanguageVars(PunktLanguageVars):  # type: ignore[misc]
+    def period_context_re(self) -> regex.Pattern:
+        """Return NLTK's pattern without its limit of five seconds for a text, however long."""
+        return regex.compile(super().period_context_re().pattern, regex.VERBOSE)
+
+
 @cache
 def _splitter() -> PunktSentenceTokenizer:
     """Punkt with common abbreviations instead of NLTK's downloaded model."""
     parameters = PunktParameters()
     parameters.abbrev_types = set(_ABBREVIATIONS)
-    return PunktSentenceTokenizer(parameters)
+    return PunktSentenceTokenizer(parameters, lang_vars=_LanguageVars())
 
 
 def sentence_starts(text: str) -> list[int]:

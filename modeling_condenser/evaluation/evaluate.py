@@ -117,7 +117,7 @@ def evaluate(**settings: Any) -> Report:
         name, split = collection.name, recipe.split
         folder = out / as_folder(name) / as_folder(split)
         dev = None
-        if any(map(_needs_dev, systems)):
+        if any(system.needs_dev for system in systems):
             dev = load_dev(recipe.collection, judged=split, reported=collection)
         results = [
             _evaluate_system(system, collection, dev, recipe=recipe, search=search, folder=folder)
@@ -151,11 +151,6 @@ def evaluate(**settings: Any) -> Report:
     return report
 
 
-def _needs_dev(system: System) -> bool:
-    """Whether dev queries choose the fusion of a system."""
-    return system.kind == "hybrid" and "fusion" not in system.settings
-
-
 def _evaluate_system(
     system: System,
     collection: Collection,
@@ -175,7 +170,7 @@ def _evaluate_system(
         sorted(find_own(collection.qrels)),
         recipe.depth,
         [getattr(search, name) for name in INDEX_SETTINGS] if system.has_vectors else None,
-        (dev.queries, dev.qrels) if dev and _needs_dev(system) else None,
+        (dev.queries, dev.qrels) if dev and system.needs_dev else None,
     )
     record = read_json(record_file, {})
     if record.get("identity") != identity:

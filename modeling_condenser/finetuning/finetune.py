@@ -145,8 +145,9 @@ def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
     dev = load_dev(collection, judged=split, reported=trained)
     if dev is None or not judged_positives(dev):
         logger.warning(
-            "%s has no dev queries, so nobody knows whether the fine-tuning helps. Add a split dev "
-            "(qrels/dev.tsv), or compare start and result with `condenser evaluate`.",
+            "%s has no dev queries but those trained on, so nobody knows whether the fine-tuning "
+            "helps. Add a split dev (qrels/dev.tsv), or compare start and result with `condenser "
+            "evaluate`.",
             collection,
         )
         return None

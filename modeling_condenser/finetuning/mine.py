@@ -92,7 +92,7 @@ def mine(**settings: Any) -> Path:
     if recipe.cross_encoder is not None:
         scorer = open_cross_encoder(recipe.cross_encoder, device=local_device(search.device_list))
     # The fusion of a hybrid system is chosen on the dev queries.
-    dev = load_dev(recipe.collection, judged=recipe.split) if system.kind == "hybrid" else None
+    dev = load_dev(recipe.collection, judged=recipe.split) if system.needs_dev else None
     data = [system.fingerprint, fingerprint_passages(collection.passages)]
     data.append(fingerprint_judgements(collection))
     if dev is not None:

@@ -80,7 +80,7 @@ class Bm25:
             raise ValueError(
                 f"k1 is {self.k1} and b is {self.b}: expected k1 from 0, and b from 0 to 1."
             )
-        self._is_recognized = language is None
+        self._is_recognized = language is None and preset == DEFAULT_PRESET
         if language is None:
             language = recognize_language(passages)
         self.words = Words(language) if preset == DEFAULT_PRESET else PlainWords(language)

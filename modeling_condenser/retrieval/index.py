@@ -42,9 +42,9 @@ from modeling_condenser.files.run_folder import (
 )
 from modeling_condenser.files.settings import parse_settings
 
+from .bm25 import Bm25
 from .runs import FUSIONS
 from .systems import (
-    DenseSearcher,
     HybridSearcher,
     Searcher,
     SearchSettings,
@@ -157,7 +157,7 @@ class Index:
         temporary = tempfile.TemporaryDirectory(prefix="condenser-index-") if not folder else None
         place = Path(temporary.name if temporary else str(folder)).resolve()
         _check_folder(place)
-        is_tuned = parsed.kind == "hybrid" and isinstance(passages, str | Path)
+        is_tuned = parsed.needs_dev and isinstance(passages, str | Path)
         dev = load_dev(str(passages), judged="") if is_tuned else None
         index = cls(place, _with_absolute_path(parsed), search)
         index._temporary = temporary
@@ -262,13 +262,10 @@ class Index:
             self.system, passages, folder, settings=self.settings, dev=dev
         )
         searcher.search({"": "a"}, 1)  # opens all files, which an update removes
-        bm25 = searcher
         if isinstance(searcher, HybridSearcher):
             [fusion] = [name for name, each in FUSIONS.items() if each == searcher.fusion]
             self.system = replace(self.system, settings={**self.system.settings, "fusion": fusion})
-            bm25 = searcher.bm25
-        is_dense = isinstance(searcher, DenseSearcher)
-        words = Words(recognize_language(passages)) if is_dense else bm25.words
+        words = words_of(searcher, passages)
         return _State(passages.with_format("arrow"), PassageIndex(passages), searcher, words)
 
     def _stay_usable_after_fork(self) -> None:
@@ -363,6 +360,12 @@ def _read_passages(source: PassageSource) -> Dataset:
         if name not in source.column_names:
             source = source.add_column(name, [""] * len(source))
     return source.select_columns(_SCHEMA.names)
+
+
+def words_of(searcher: Searcher, passages: Dataset) -> Words:
+    """The words of BM25; for an encoder, those of the language of the passages."""
+    bm25 = searcher.bm25 if isinstance(searcher, HybridSearcher) else searcher
+    return bm25.words if isinstance(bm25, Bm25) else Words(recognize_language(passages))
 
 
 def make_passage(row: Mapping[str, Any], score: float, query: str, words: Words) -> Passage:

@@ -150,6 +150,11 @@ class System:
         return self.kind in ("encoder", "hybrid")
 
     @property
+    def needs_dev(self) -> bool:
+        """Whether dev queries choose its fusion."""
+        return self.kind == "hybrid" and "fusion" not in self.settings
+
+    @property
     def encoder(self) -> "System":
         """The encoder of a hybrid system; any other system itself."""
         if self.kind != "hybrid":

@@ -1,5 +1,6 @@
 """A folder of messy files becomes a collection: what is read, cut, left out, and judged."""
 
+import gzip
 import json
 import logging
 import os
@@ -365,6 +366,14 @@ def test_links_to_files_are_followed_and_other_links_are_counted(tmp_path):
     done = collect(sources=folder, out=tmp_path / "out")
     assert (done.passages, done.files) == (1, 3)
     assert done.unread.keys() == {"in/folder", "in/gone.txt"}
+
+
+def test_a_file_gives_its_title_without_endings(tmp_path):
+    (tmp_path / "in").mkdir()
+    with gzip.open(tmp_path / "in" / "my_notes.txt.gz", "wt") as file:
+        file.write("Bread.")
+    collect(sources=tmp_path / "in", out=tmp_path / "out")
+    assert [row["title"] for row in rows_of(tmp_path / "out")] == ["my notes"]
 
 
 def test_names_that_are_no_unicode_are_collected(tmp_path):

@@ -124,8 +124,9 @@ def test_pdf_word_powerpoint_and_epub_files_are_read_and_damaged_ones_named(tmp_
             "<html><body><h1>Wells</h1><p>They are deep.</p><h1>Ponds</h1>calm</body></html>",
         )
     slides = Presentation()
-    slide = slides.slides.add_slide(slides.slide_layouts[1])
-    slide.shapes.title.text, slide.placeholders[1].text = "Rivers", "They flow."
+    for title, text in (("Rivers", "They flow\nThey end"), ("", "A lake"), ("Seas", "Salt")):
+        slide = slides.slides.add_slide(slides.slide_layouts[1])
+        slide.shapes.title.text, slide.placeholders[1].text = title, text
     slides.save(folder / "d.pptx")
     (folder / "damaged.pdf").write_bytes(b"%PDF-1.4 and no more")
     documents, reader = read(folder)
@@ -136,7 +137,10 @@ def test_pdf_word_powerpoint_and_epub_files_are_read_and_damaged_ones_named(tmp_
             "Water",
             [((), "Title: Water"), (("Wells",), "They are deep."), (("Ponds",), "calm")],
         ),
-        "in/d.pptx": ("Rivers", [((), "They flow.")]),
+        "in/d.pptx": (
+            "",
+            [(("Rivers",), "They flow\nThey end"), ((), "A lake"), (("Seas",), "Salt")],
+        ),
     }
     assert "in/damaged.pdf cannot be converted" in reader.unread["in/damaged.pdf"]
 

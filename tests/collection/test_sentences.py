@@ -65,3 +65,13 @@ def test_wrapped_prose_is_cut_at_its_sentences_and_paragraphs(prefix):
     first = first.removeprefix(prefix) if prefix.isspace() else first
     expected = [first.strip(), f"It then{second}".strip()]
     assert [sentence.strip() for sentence in sentences_of(text)] == ["Dear Mary,", *expected * 2]
+
+
+def test_a_long_text_is_cut_however_long_it_takes(monkeypatch):
+    redos = pytest.importorskip("nltk.redos")
+
+    def give_up(*_):
+        raise TimeoutError  # as after five seconds
+
+    monkeypatch.setattr(redos.TimedPattern, "finditer", give_up)
+    assert sentence_starts("It rained. It snowed.") == [0, 11]

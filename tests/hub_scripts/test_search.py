@@ -59,6 +59,14 @@ def expected_lines(encoder, collection, query, k):
     return lines
 
 
+def test_the_sentence_that_is_shown_matches_the_query_in_the_words_of_bm25(search, tmp_path):
+    text = "Ein Fisch. " + "Die Bienen und der Nektar in den Blumen. " * 9 + "Fische leben."
+    row = json.dumps({"_id": "a", "title": "", "text": text})
+    (tmp_path / "corpus.jsonl").write_text(row)
+    for setting, shown in (("", "Ein Fisch. "), (",language=none", "Fische leben.")):
+        assert search(f"bm25{setting}", tmp_path, "fische")[1].strip().startswith(shown)
+
+
 def are_shown(lines, expected):
     """Whether these are the passages, with all or a part of their texts."""
     if lines[::2] != expected[::2]:

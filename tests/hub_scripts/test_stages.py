@@ -45,8 +45,9 @@ def test_the_command_that_follows_mining_runs(bert_folder, tmp_path, run):
     passages = [{"_id": f"p{i}", "title": "", "text": text} for i, text in enumerate(texts)]
     queries = [{"_id": "q0", "text": "river"}, {"_id": "q1", "text": "bridge"}]
     judged = [("q0", "p0", 1), ("q1", "p1", 1)]
-    collection = write_collection(tmp_path / "collection", passages, queries, train=judged)
-    words = shlex.split(run("mine", "bm25", collection, "negatives")[-1])[2:]
+    collection = write_collection(tmp_path / "collection", passages, queries, dev=judged)
+    mining = ("mine", "bm25", collection, "negatives", "--split", "dev")
+    words = shlex.split(run(*mining)[-1])[2:]
     words[words.index("ENCODER")] = str(bert_folder)
     lengths = ("--query_max_length", 8, "--passage_max_length", 16)
     lines = run(*words, *lengths, "--pooling", "cls", "--max_steps", 1, "--use_cpu")

@@ -80,6 +80,15 @@ def test_a_stored_index_is_opened_and_built_again_if_anything_differs(tmp_path, 
         assert stored.search(queries) == Bm25(passages, **settings).search(queries)
 
 
+def test_only_what_is_stemmed_is_said_to_be(caplog):
+    caplog.set_level("INFO")
+    english = make_passages({"a": ("", "the cats of the sea and the dogs that are in it")})
+    for preset, said in (("default", True), ("dpr", False)):
+        Bm25(english, preset=preset)
+        assert ("stemmed" in caplog.text) == said
+        caplog.clear()
+
+
 # Passages a and b begin alike, and the last words of the query are in b only.
 LANGUAGES = {
     "chinese": ("企鹅吃磷虾。", "企鹅吃鱼。", "蜜蜂采蜜。", "企鹅吃鱼吗？"),
