@@ -175,6 +175,7 @@ def _load_texts(source: Source) -> Dataset:
     if not path.exists() and _HUB_NAME.fullmatch(source.path) and not is_file_name:
         rows = load_hub_rows(source.path, source.name, split=source.split, revision=source.revision)
     elif (path / DATASET_STATE_JSON_FILENAME).is_file():
+        _refuse_hub_settings(source)
         rows = load_from_disk(str(path))
     elif (path / DATASETDICT_JSON_FILENAME).is_file():
         rows = load_from_disk(str(path / source.split))
@@ -205,6 +206,10 @@ def _find_files(path: Path, source: Source) -> list[Path]:
     """Find the files at a path, in a folder or of a pattern.
 
     Empty and hidden files are left out, and of a folder the README, which describes data.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: the source has settings of a Hub data set, which files do not have.
     """
     paths = find_files([str(path)]).values() if path.is_dir() else match_paths(path)
     files = [
@@ -219,7 +224,16 @@ def _find_files(path: Path, source: Source) -> list[Path]:
             f"There are no documents at {source.path}. A corpus is a Hub data set name "
             f"(owner/name), or a local file, folder or pattern of {', '.join(_ENDINGS)} files."
         )
+    _refuse_hub_settings(source)
     return files
+
+
+def _refuse_hub_settings(source: Source) -> None:
+    if source.split != "train" or source.name or source.revision:
+        raise ValueError(
+            f"{source.path} is local and has no name, split or revision: leave them out, and name "
+            "the files that hold the split."
+        )
 
 
 def _read_documents(files: Iterable[Path], column: str) -> Iterator[dict[str, str]]:

@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetDict, Features, Value
 
 from modeling_condenser.collection import rows as row_reading
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.pretraining.corpus import Source, load_documents
+from modeling_condenser.pretraining.corpus import Source, load_documents, open_stream
 from modeling_condenser.pretraining.data import BlockBuilder, build_blocks
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
@@ -166,6 +166,17 @@ def test_sources_follow_one_another(tmp_path):
 def test_a_missing_file_is_not_taken_for_a_data_set(path, tmp_path):
     with pytest.raises(FileNotFoundError, match="There are no documents at"):
         read(path.format(tmp_path))
+
+
+@pytest.mark.parametrize("setting", [{"split": "test"}, {"name": "en"}, {"revision": "v2"}])
+def test_settings_of_a_hub_data_set_are_refused_for_local_files(setting, tmp_path):
+    file = write(tmp_path / "c.jsonl", TEXTS)
+    Dataset.from_dict({"text": TEXTS}).save_to_disk(tmp_path / "saved")
+    for path in (file, tmp_path / "saved"):
+        with pytest.raises(ValueError, match="is local and has no name, split or revision"):
+            read(Source(str(path), **setting))
+    with pytest.raises(ValueError, match="is local and has no name, split or revision"):
+        open_stream(Source(str(file), streaming=True, **setting))
 
 
 def test_a_broken_file_is_named(tmp_path):
