@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ _ENDINGS = (*TABLE_ENDINGS, *DOCUMENT_ENDINGS)
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
 _STORED = 256  # documents that are stored together
+_SAMPLED = 4000  # documents of a stream; a sample for Figure 2 of the Condenser paper has 1,000
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,9 @@ class Source:
         text_column: column that holds the text; others are not read.
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
             row, such as BookCorpus.
-        streaming: read it while training (`pretrain` only), not before; Hub data sets, and .txt (a
-            document a line), .jsonl, .csv and .parquet files of equal columns.
+        streaming: read it while training, not before; Hub data sets, and .txt (a document a line),
+            .jsonl, .csv and .parquet files of equal columns. Readiness is measured on some of its
+            first documents.
     """
 
     path: str
@@ -113,6 +116,18 @@ def load_documents(corpus: Any) -> Dataset:
             )
         parts.append(rows)
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts)
+
+
+def load_some(corpus: Any) -> Dataset:
+    """Documents to choose a sample from: all of a corpus, but of a stream the first 4,000."""
+    sources = read_sources(corpus)
+    if not any(source.streaming for source in sources):
+        return load_documents(corpus)
+    texts: list[str] = []
+    for source in sources:
+        rows = open_stream(source) if source.streaming else load_documents(source)
+        texts += (read_text(row.get("text")) for row in islice(rows, _SAMPLED))
+    return Dataset.from_dict({"text": texts})
 
 
 def open_stream(source: Source) -> IterableDataset:

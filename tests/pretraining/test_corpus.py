@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetDict, Features, Value
 
 from modeling_condenser.collection import rows as row_reading
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.pretraining.corpus import Source, load_documents, open_stream
+from modeling_condenser.pretraining.corpus import Source, load_documents, load_some, open_stream
 from modeling_condenser.pretraining.data import BlockBuilder, build_blocks
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
@@ -177,6 +177,13 @@ def test_settings_of_a_hub_data_set_are_refused_for_local_files(setting, tmp_pat
             read(Source(str(path), **setting))
     with pytest.raises(ValueError, match="is local and has no name, split or revision"):
         open_stream(Source(str(file), streaming=True, **setting))
+
+
+def test_a_sample_of_a_stream_is_of_its_beginning(tmp_path):
+    file = str(write(tmp_path / "c.jsonl", [f"Text {i}." for i in range(4100)]))
+    assert load_some(file)["text"][:] == load_documents(file)["text"][:]
+    expected = [f"Text {i}." for i in range(4000)]
+    assert load_some({"path": file, "streaming": True})["text"][:] == expected
 
 
 def test_a_broken_file_is_named(tmp_path):
