@@ -134,7 +134,8 @@ def open_stream(source: Source) -> IterableDataset:
     """Open a source as a stream with the column `text`.
 
     Raises:
-        ValueError: its files are not of one kind that can be streamed, or its rows are joined.
+        ValueError: its files are not of one kind that can be streamed, its rows are joined, or the
+            first one has no such column.
     """
     if source.join_rows > 1:
         raise ValueError("join_rows needs stored text: leave out streaming.")
@@ -153,9 +154,15 @@ def open_stream(source: Source) -> IterableDataset:
             )
         kind = _STREAMED[endings.pop()]
         rows = load_dataset(kind, data_files=[*map(str, files)], split="train", streaming=True)
-    if source.text_column != "text":
-        rows = rows.rename_column(source.text_column, "text")
-    return rows
+    column = source.text_column
+    columns = rows.column_names or list(next(iter(rows), {}))
+    if column not in columns:
+        raise _missing_column(source.path, column, columns)
+    return rows if column == "text" else rows.map(_take_column, fn_kwargs={"column": column})
+
+
+def _take_column(row: Mapping[str, Any], column: str) -> dict[str, Any]:
+    return {"text": row.get(column)}
 
 
 def _join_rows(rows: Mapping[str, list], n_joined: int) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ from modeling_condenser.collection import rows as row_reading
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.pretraining.corpus import Source, load_documents, load_some, open_stream
 from modeling_condenser.pretraining.data import BlockBuilder, build_blocks
+from modeling_condenser.pretraining.rows import as_rows
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
 FILES = ["c.txt", "c.jsonl", "c.v1.jsonl.gz", "c.csv", "c.parquet"]
@@ -177,6 +178,15 @@ def test_settings_of_a_hub_data_set_are_refused_for_local_files(setting, tmp_pat
             read(Source(str(path), **setting))
     with pytest.raises(ValueError, match="is local and has no name, split or revision"):
         open_stream(Source(str(file), streaming=True, **setting))
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.csv", "c.parquet"])
+def test_a_stream_has_the_column_that_is_named_also_beside_another_text(name, tmp_path):
+    file = str(write(tmp_path / name, TEXTS, column="body", text=["label"] * 3))
+    stream = open_stream(Source(file, text_column="body", streaming=True))
+    assert [row["text"] for row in as_rows(stream, name="corpus")] == TEXTS
+    with pytest.raises(ValueError, match="no column 'bod': its columns are body, number, text"):
+        open_stream(Source(file, text_column="bod", streaming=True))
 
 
 def test_a_sample_of_a_stream_is_of_its_beginning(tmp_path):
