@@ -20,7 +20,7 @@ from modeling_condenser.files.run_folder import (
     write_json,
 )
 from modeling_condenser.files.settings import parse_settings
-from modeling_condenser.pretraining.corpus import load_documents
+from modeling_condenser.pretraining.corpus import load_some
 from modeling_condenser.publishing.markdown import escape
 from modeling_condenser.publishing.training_log import spread
 
@@ -59,7 +59,7 @@ def analyze(**settings: Any) -> pd.DataFrame:
         models |= _list_run(Path(name)) if run else {name: find_model_folder(name)}
     if corpus is None and measuring.collection is None:
         raise ValueError("There is no text to measure on: state a collection, or text as corpus.")
-    documents = load_documents(corpus) if corpus else load_passages(str(measuring.collection))
+    documents = load_some(corpus) if corpus else load_passages(str(measuring.collection))
     sample = Sample.choose(measuring, documents)
     entries = {}
     for name, folder in tqdm(models.items(), desc="measure", unit="model", disable=None):
@@ -76,7 +76,8 @@ def _read_pretraining(folder: Path) -> dict[str, Any]:
     """The settings of a pre-training run; empty for another folder."""
     file = folder / RECIPE_FILE
     settings = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return settings if settings.keys() >= {"encoder", "corpus"} else {}  # unlike an adaptation's
+    has_start = "encoder" in settings or "encoder_config" in settings  # unlike an adaptation's
+    return settings if has_start and "corpus" in settings else {}
 
 
 def _list_run(run: Path) -> dict[str, Path]:

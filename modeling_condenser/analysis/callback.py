@@ -10,7 +10,7 @@ from transformers.integrations.fsdp import is_fsdp_enabled
 
 from modeling_condenser.files.settings import check_value, parse_settings
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
-from modeling_condenser.pretraining.corpus import load_documents
+from modeling_condenser.pretraining.corpus import load_some
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.publishing.training_log import is_readiness
 
@@ -92,12 +92,12 @@ def readiness_callbacks(
     """
     if settings.get("readiness") is None:
         return []
-    names = settings.keys() & {"encoder", "corpus", "readiness"}
+    names = settings.keys() & {"encoder", "encoder_config", "tokenizer", "corpus", "readiness"}
     (recipe,) = parse_settings({name: settings[name] for name in names}, PretrainingRecipe)
     fields = dict(recipe.readiness)
     every = check_value("every", fields.pop("every", 500), int)
     (measuring,) = parse_settings(fields, Measuring)
-    sample = Sample.choose(measuring, load_documents(recipe.corpus))
+    sample = Sample.choose(measuring, load_some(recipe.corpus))
 
     def add_readiness(trainer: CondenserTrainer) -> ReadinessCallback:
         trainer.record["readiness"] = sample.facts()

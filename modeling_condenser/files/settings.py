@@ -326,7 +326,10 @@ def _complete_flags(words: Sequence[str], classes: Sequence[Any]) -> list[str]:
 
 def _read_structure(text: str) -> Any:
     """A mapping or list in YAML, or text."""
-    return yaml.safe_load(text) if text[:1] in ("{", "[") else text
+    try:
+        return yaml.safe_load(text) if text[:1] in ("{", "[") else text
+    except yaml.YAMLError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid YAML: {error}") from error
 
 
 def _assign_words(

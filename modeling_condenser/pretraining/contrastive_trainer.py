@@ -112,9 +112,9 @@ class ContrastiveTrainer(CondenserTrainer):
                 "The batch is one pair, without negatives: set per_device_train_batch_size to 2 or "
                 "more pairs; the papers' is 1,024."
             )
+        super().__init__(model, args, **kwargs)
         self.similarity = args.similarity or model.config.similarity
         model.config.similarity = self.similarity  # by which the export will compare
-        super().__init__(model, args, **kwargs)
         if not OBJECTIVES[args.objective].is_masked:
             self.logged_losses = ("bow_loss",)
         _check_pairs(self.train_dataset, batch, "train")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ _ENDINGS = (*TABLE_ENDINGS, *DOCUMENT_ENDINGS)
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
 _STORED = 256  # documents that are stored together
+_SAMPLED = 4000  # documents of a stream; a sample for Figure 2 of the Condenser paper has 1,000
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,9 @@ class Source:
         text_column: column that holds the text; others are not read.
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
             row, such as BookCorpus.
-        streaming: read it while training (`pretrain` only), not before; Hub data sets, and .txt (a
-            document a line), .jsonl, .csv and .parquet files of equal columns.
+        streaming: read it while training, not before; Hub data sets, and .txt (a document a line),
+            .jsonl, .csv and .parquet files of equal columns. Readiness is measured on some of its
+            first documents.
     """
 
     path: str
@@ -115,11 +118,24 @@ def load_documents(corpus: Any) -> Dataset:
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts)
 
 
+def load_some(corpus: Any) -> Dataset:
+    """Documents to choose a sample from: all of a corpus, but of a stream the first 4,000."""
+    sources = read_sources(corpus)
+    if not any(source.streaming for source in sources):
+        return load_documents(corpus)
+    texts: list[str] = []
+    for source in sources:
+        rows = open_stream(source) if source.streaming else load_documents(source)
+        texts += (read_text(row.get("text")) for row in islice(rows, _SAMPLED))
+    return Dataset.from_dict({"text": texts})
+
+
 def open_stream(source: Source) -> IterableDataset:
     """Open a source as a stream with the column `text`.
 
     Raises:
-        ValueError: its files are not of one kind that can be streamed, or its rows are joined.
+        ValueError: its files are not of one kind that can be streamed, its rows are joined, or the
+            first one has no such column.
     """
     if source.join_rows > 1:
         raise ValueError("join_rows needs stored text: leave out streaming.")
@@ -138,9 +154,15 @@ def open_stream(source: Source) -> IterableDataset:
             )
         kind = _STREAMED[endings.pop()]
         rows = load_dataset(kind, data_files=[*map(str, files)], split="train", streaming=True)
-    if source.text_column != "text":
-        rows = rows.rename_column(source.text_column, "text")
-    return rows
+    column = source.text_column
+    columns = rows.column_names or list(next(iter(rows), {}))
+    if column not in columns:
+        raise _missing_column(source.path, column, columns)
+    return rows if column == "text" else rows.map(_take_column, fn_kwargs={"column": column})
+
+
+def _take_column(row: Mapping[str, Any], column: str) -> dict[str, Any]:
+    return {"text": row.get(column)}
 
 
 def _join_rows(rows: Mapping[str, list], n_joined: int) -> dict[str, list[str]]:
@@ -175,6 +197,7 @@ def _load_texts(source: Source) -> Dataset:
     if not path.exists() and _HUB_NAME.fullmatch(source.path) and not is_file_name:
         rows = load_hub_rows(source.path, source.name, split=source.split, revision=source.revision)
     elif (path / DATASET_STATE_JSON_FILENAME).is_file():
+        _refuse_hub_settings(source)
         rows = load_from_disk(str(path))
     elif (path / DATASETDICT_JSON_FILENAME).is_file():
         rows = load_from_disk(str(path / source.split))
@@ -205,6 +228,10 @@ def _find_files(path: Path, source: Source) -> list[Path]:
     """Find the files at a path, in a folder or of a pattern.
 
     Empty and hidden files are left out, and of a folder the README, which describes data.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: the source has settings of a Hub data set, which files do not have.
     """
     paths = find_files([str(path)]).values() if path.is_dir() else match_paths(path)
     files = [
@@ -219,7 +246,16 @@ def _find_files(path: Path, source: Source) -> list[Path]:
             f"There are no documents at {source.path}. A corpus is a Hub data set name "
             f"(owner/name), or a local file, folder or pattern of {', '.join(_ENDINGS)} files."
         )
+    _refuse_hub_settings(source)
     return files
+
+
+def _refuse_hub_settings(source: Source) -> None:
+    if source.split != "train" or source.name or source.revision:
+        raise ValueError(
+            f"{source.path} is local and has no name, split or revision: leave them out, and name "
+            "the files that hold the split."
+        )
 
 
 def _read_documents(files: Iterable[Path], column: str) -> Iterator[dict[str, str]]:

@@ -148,6 +148,12 @@ class Lane:
                 # The next window fills as this one empties, so that no batch waits for all of it.
                 following.fill(n_read + 1)
             following.fill(self.window)
+            if self.number == 0 and following.place.epoch > window.place.epoch:
+                logger.warning(
+                    "The first of %d lanes has reached the end of its documents (time %d), and "
+                    "begins them again until max_steps.",
+                    *(self.n_lanes, following.place.epoch),
+                )
             window = following
             window.place = window.place._replace(batch=batch, filled=filled)
 
@@ -180,12 +186,6 @@ class Lane:
                 yield blocks, Place(epoch, n_read, documents.state_dict() if can_resume else None)
             if is_whole and n_blocks == 0:
                 raise ValueError(self._explain_nothing(epoch, n_read))
-            if self.number == 0:
-                logger.warning(
-                    "The first of %d lanes has read its %d documents %d times, and reads them "
-                    "again until max_steps.",
-                    *(self.n_lanes, n_read, epoch + 1),
-                )
             epoch, n_read, state = epoch + 1, 0, None
             yield [], Place(epoch)
 

@@ -90,6 +90,11 @@ class CondenserTrainer(ResumableTrainer):
         **kwargs: Any,
     ):
         args = with_objective(args)
+        if given := kwargs.keys() & {"model_init", "data_collator"}:
+            raise ValueError(
+                f"{type(self).__name__} takes no {given.pop()}: give it a model of "
+                "from_encoder(...); it makes its own batches."
+            )
         _check(self, model, args)
         self.record: dict[str, Any] = {"objective": args.objective}
         self.batches: TokenBudgetBatches | None = None
@@ -379,7 +384,8 @@ def _check(trainer: Any, model: Any, args: CondenserTrainingArguments) -> None:
             "with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
         )
     objective = OBJECTIVES[args.objective]
-    fits_model = hasattr(model, "run_head") == objective.has_head
+    is_ours = hasattr(model, "condenser")  # by name: remote code has classes of its own
+    fits_model = is_ours and hasattr(model, "run_head") == objective.has_head
     if objective.is_contrastive != trainer.is_contrastive or not fits_model:
         trainer_name = "ContrastiveTrainer" if objective.is_contrastive else "CondenserTrainer"
         model_name = "CondenserForPreTraining" if objective.has_head else "CondenserForMaskedLM"

@@ -27,6 +27,7 @@ from modeling_condenser.files.run_folder import (
     claim_run_folder,
     describe_machine,
     hash_data,
+    is_complete,
     last_checkpoint,
     read_run,
     start_run,
@@ -180,6 +181,11 @@ class ResumableTrainer(Trainer):
             return None
         if isinstance(resume, str | Path):
             checkpoint: Path | None = Path(resume)
+            if not is_complete(Path(resume)):
+                raise FileNotFoundError(
+                    f"resume_from_checkpoint is {str(resume)!r}, which is no complete checkpoint: "
+                    "name a folder such as checkpoint-500, or leave it out to continue the run."
+                )
         else:
             checkpoint = last_checkpoint(folder)
         if checkpoint is None and resume:

@@ -86,6 +86,7 @@ def test_fields_of_the_trainer_are_read():
     [
         ("a out --depth", "--depth: expected one argument"),
         ("a out --depth x", "--depth: invalid int value: 'x'"),
+        ("a out --columns {query:", "--columns: '{query:' is not valid YAML"),
         ("a out --dept 3", "no field 'dept'. Did you mean 'depth'?"),
         ("none.yaml a out", "There is no recipe 'none.yaml'"),
         ("--systems a --out b c", "unexpected word 'c'"),

@@ -9,8 +9,9 @@ from datasets import Dataset, DatasetDict, Features, Value
 
 from modeling_condenser.collection import rows as row_reading
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.pretraining.corpus import Source, load_documents
+from modeling_condenser.pretraining.corpus import Source, load_documents, load_some, open_stream
 from modeling_condenser.pretraining.data import BlockBuilder, build_blocks
+from modeling_condenser.pretraining.rows import as_rows
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
 FILES = ["c.txt", "c.jsonl", "c.v1.jsonl.gz", "c.csv", "c.parquet"]
@@ -166,6 +167,33 @@ def test_sources_follow_one_another(tmp_path):
 def test_a_missing_file_is_not_taken_for_a_data_set(path, tmp_path):
     with pytest.raises(FileNotFoundError, match="There are no documents at"):
         read(path.format(tmp_path))
+
+
+@pytest.mark.parametrize("setting", [{"split": "test"}, {"name": "en"}, {"revision": "v2"}])
+def test_settings_of_a_hub_data_set_are_refused_for_local_files(setting, tmp_path):
+    file = write(tmp_path / "c.jsonl", TEXTS)
+    Dataset.from_dict({"text": TEXTS}).save_to_disk(tmp_path / "saved")
+    for path in (file, tmp_path / "saved"):
+        with pytest.raises(ValueError, match="is local and has no name, split or revision"):
+            read(Source(str(path), **setting))
+    with pytest.raises(ValueError, match="is local and has no name, split or revision"):
+        open_stream(Source(str(file), streaming=True, **setting))
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.csv", "c.parquet"])
+def test_a_stream_has_the_column_that_is_named_also_beside_another_text(name, tmp_path):
+    file = str(write(tmp_path / name, TEXTS, column="body", text=["label"] * 3))
+    stream = open_stream(Source(file, text_column="body", streaming=True))
+    assert [row["text"] for row in as_rows(stream, name="corpus")] == TEXTS
+    with pytest.raises(ValueError, match="no column 'bod': its columns are body, number, text"):
+        open_stream(Source(file, text_column="bod", streaming=True))
+
+
+def test_a_sample_of_a_stream_is_of_its_beginning(tmp_path):
+    file = str(write(tmp_path / "c.jsonl", [f"Text {i}." for i in range(4100)]))
+    assert load_some(file)["text"][:] == load_documents(file)["text"][:]
+    expected = [f"Text {i}." for i in range(4000)]
+    assert load_some({"path": file, "streaming": True})["text"][:] == expected
 
 
 def test_a_broken_file_is_named(tmp_path):

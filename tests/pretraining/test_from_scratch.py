@@ -11,7 +11,9 @@ from modeling_condenser import (
     CondenserForPreTraining,
     CondenserTrainer,
     CondenserTrainingArguments,
+    analyze,
 )
+from modeling_condenser.analysis.callback import readiness_callbacks
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.export import export_encoder
@@ -42,7 +44,8 @@ def scratch(settings, bert_folder, tmp_path):
 def test_an_encoder_config_starts_from_the_random_weights_of_the_seed(scratch, tmp_path):
     file = tmp_path / "small.json"
     file.write_text(json.dumps(SMALL))
-    model = pretrain(**{**scratch, "encoder_config": str(file), "max_steps": 1}, language="fr")
+    measured = {**scratch, "encoder_config": str(file), "max_steps": 1, "readiness": {"texts": 4}}
+    model = pretrain(**measured, language="fr", callbacks=readiness_callbacks(measured))
     untrained = {**scratch, "max_steps": 1, "learning_rate": 0.0, "output_dir": str(tmp_path / "0")}
     start = CondenserForMaskedLM.from_pretrained(pretrain(**untrained))
     set_seed(7)
@@ -54,6 +57,8 @@ def test_an_encoder_config_starts_from_the_random_weights_of_the_seed(scratch, t
     for name, weight in expected.cls.named_parameters():
         assert torch.equal(start.lm_head.get_parameter(name), weight)
     [stage] = read_provenance(model)
+    table = analyze(models=[str(tmp_path / "run")], out=str(tmp_path / "analysis"), texts=4)
+    assert str(model) in table.columns  # its corpus is known
     assert stage.recipe["encoder_config"] == SMALL and "encoder" not in stage.recipe
     encoder = export_encoder(tmp_path / "run", tmp_path / "encoder")
     assert isinstance(AutoModel.from_pretrained(encoder), BertModel)

@@ -113,6 +113,9 @@ def test_true_and_a_named_checkpoint_may_have_other_settings_but_not_other_data(
     with pytest.raises(FileNotFoundError, match="no complete checkpoint to resume"):
         make(name="new").train(resume_from_checkpoint=True)
     make().train()
+    for name in ("checkpoint-9", ""):  # not there, and the folder of the run
+        with pytest.raises(FileNotFoundError, match="is no complete checkpoint"):
+            make(name="b").train(resume_from_checkpoint=str(tmp_path / "run" / name))
     first = str(tmp_path / "run/checkpoint-1")
     for name, resume in (("run", True), ("b", first)):
         with pytest.raises(ValueError, match="is of a run on other data .*data: .{12} then"):

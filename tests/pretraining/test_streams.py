@@ -95,13 +95,20 @@ def test_the_batches_of_a_step_are_the_same_for_any_number_of_processes(make, ki
     assert steps_of(make, 12, **{**options, "seed": 6}) != expected
 
 
-def test_the_first_epoch_holds_each_block_of_the_documents_once_in_another_order(make, files):
+def test_the_first_epoch_holds_each_block_of_the_documents_once_in_another_order(
+    make, files, caplog
+):
     stream = make(most_lanes=1)
     blocks = build_blocks(load_dataset("json", data_files=files, split="train"), stream.builder)
     expected = [tuple(ids) for ids in blocks["input_ids"]]
-    batches = islice(stream, -(-len(blocks) // BATCH))
-    read = [ids for batch in batches for ids, _ in content(batch)][: len(blocks)]
-    assert Counter(read) == Counter(expected) and read != expected
+    batches = iter(stream)
+    read = []
+    for _ in range((len(blocks) - 1) // BATCH):
+        read += [ids for ids, _ in content(next(batches))]
+    assert "again until max_steps" not in caplog.text
+    read += [ids for ids, _ in content(next(batches))]
+    assert Counter(read[: len(blocks)]) == Counter(expected) and read != expected
+    assert caplog.text.count("again until max_steps") == 1
 
 
 def test_batches_of_a_token_budget_are_nearly_full_and_fit_one_shape(make, collator):

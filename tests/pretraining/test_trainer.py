@@ -228,12 +228,16 @@ def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(make_trainer, tmp_pat
 def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, monkeypatch):
     model = CondenserForPreTraining.from_encoder(bert_folder)
     plain = CondenserForMaskedLM.from_encoder(bert_folder)
+    raw = AutoModelForMaskedLM.from_pretrained(bert_folder)
     new = CondenserForPreTraining(CondenserConfig(encoder_config=BACKBONES["BERT"].config()))
     for message, options, settings in (
         ("a CondenserForPreTraining, but .*MaskedLM", {"model": plain}, {}),
         ("'ict' needs a ContrastiveTrainer .* a CondenserTrainer", {}, {"objective": "ict"}),
         ("objective is 'condensr', expected one of condenser, mlm", {}, {"objective": "condensr"}),
         ("pass its tokenizer as processing_class", {"model": new}, {}),
+        ("takes no model_init", {"model": None, "model_init": lambda: model}, {}),
+        ("takes no data_collator", {"data_collator": list}, {}),
+        ("a CondenserForMaskedLM, but .* a BertForMaskedLM", {"model": raw}, {"objective": "mlm"}),
         ("label_smoothing_factor is 0.1", {}, {"label_smoothing_factor": 0.1}),
         ("neftune_noise_alpha is 5.0", {}, {"neftune_noise_alpha": 5.0}),
         ("dispatch_batches is true", {}, {"accelerator_config": {"dispatch_batches": True}}),
