@@ -90,11 +90,12 @@ class CondenserTrainer(ResumableTrainer):
         **kwargs: Any,
     ):
         args = with_objective(args)
-        if given := kwargs.keys() & {"model_init", "data_collator"}:
-            raise ValueError(
-                f"{type(self).__name__} takes no {given.pop()}: give it a model of "
-                "from_encoder(...); it makes its own batches."
-            )
+        for name in ("model_init", "data_collator"):
+            if kwargs.pop(name, None) is not None:
+                raise ValueError(
+                    f"{type(self).__name__} takes no {name}: give it a model of from_encoder(...); "
+                    "it makes its own batches."
+                )
         _check(self, model, args)
         self.record: dict[str, Any] = {"objective": args.objective}
         self.batches: TokenBudgetBatches | None = None

@@ -254,6 +254,9 @@ def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, mon
     with pytest.raises(ValueError, match="One process sees 2 GPUs.*torchrun"):
         CondenserTrainer(model, arguments(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+    monkeypatch.undo()
+    nothing = {"data_collator": None, "model_init": None}
+    CondenserTrainer(model, arguments(tmp_path / "run"), train_dataset=["The river."], **nothing)
 
 
 def test_batches_are_packed_unless_it_is_refused_or_the_encoder_cannot(
