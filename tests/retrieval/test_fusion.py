@@ -97,6 +97,13 @@ def test_the_fusion_is_chosen_on_dev_queries(bm25, dense, best):
     assert choose_fusion(*runs, alike({"r": 1}, 19)) == DEFAULT
 
 
+def test_the_fusion_is_chosen_by_ndcg():
+    bm25 = {"r": 9.0, **{f"b{i}": 8.0 - i / 2 for i in range(10)}}
+    dense = {"x": 9.0, "r": 8.0, "s": 7.9, **{f"d{i}": 1.0 - i / 10 for i in range(9)}}
+    # Every fusion has r first, so MRR@10 is 1 for all; from 0.6 on, s is second.
+    assert choose_fusion(alike(bm25), alike(dense), alike({"r": 1, "s": 1})) == FUSIONS["0.6"]
+
+
 def alike(scores, n=20):
     """Queries with the same scores."""
     return {f"q{i}": scores for i in range(n)}
