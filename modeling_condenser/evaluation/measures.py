@@ -349,20 +349,19 @@ def bootstrap_interval(
 ) -> Interval | None:
     """95 % bootstrap interval of a statistic of paired samples, (N,) each; None for a single item.
 
-    The method is "percentile", because BCa gives NaN where all values are equal.
+    The method is "percentile", because BCa gives NaN where all values are equal. scipy's
+    `bootstrap` gives the same, and takes twice as long.
     """
-    if len(samples[0]) < 2:
+    n_items = len(samples[0])
+    if n_items < 2:
         return None
-    low, high = stats.bootstrap(
-        samples,
-        statistic,
-        paired=True,
-        vectorized=True,
-        method="percentile",
-        n_resamples=N_RESAMPLES,
-        batch=max(1, _BATCH_VALUES // len(samples[0])),
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
+    generator, n_at_once = np.random.default_rng(seed), max(1, _BATCH_VALUES // n_items)
+    values = []
+    for start in range(0, N_RESAMPLES, n_at_once):
+        size = (min(n_at_once, N_RESAMPLES - start), n_items)
+        items = generator.integers(n_items, size=size)
+        values.append(statistic(*(sample[items] for sample in samples), axis=-1))
+    low, high = np.percentile(np.concatenate(values), [2.5, 97.5])
     return float(low), float(high)
 
 

@@ -30,9 +30,13 @@ FEWEST_QUERIES = 20  # to choose a fusion on
 
 Run = dict[str, dict[str, float]]
 """Query id -> passage id -> score; a query without passages has an empty dict or no entry."""
+Ranking = list[tuple[str, float]]
+"""The passages of one query and their scores, best first."""
+Points = dict[str, tuple[float, float]]
+"""Passage id -> its points in the ranking of BM25, and of an encoder."""
 
 
-def rank_passages(scores: Mapping[str, float]) -> list[tuple[str, float]]:
+def rank_passages(scores: Mapping[str, float]) -> Ranking:
     """Order the (passage id, score) pairs of one query: best first, ties by id."""
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
@@ -144,7 +148,7 @@ class Fusion:
         for query_id in dict.fromkeys(chain(bm25_run, dense_run)):
             bm25 = rank_passages(bm25_run.get(query_id, {}))
             dense = rank_passages(dense_run.get(query_id, {}))
-            scores = self._add(dict(bm25[:CANDIDATES]), dict(dense[:CANDIDATES]))
+            scores = self.add(self.points(bm25[:CANDIDATES], dense[:CANDIDATES]))
             lowest = min(scores.values(), default=0.0)
             further = zip_longest(bm25[CANDIDATES:], dense[CANDIDATES:])
             for rank, pairs in enumerate(further, start=1):
@@ -153,35 +157,42 @@ class Fusion:
             fused[query_id] = scores
         return cut_run(fused, depth)
 
-    def _add(self, bm25: Mapping[str, float], dense: Mapping[str, float]) -> dict[str, float]:
-        """Add up the points of the two best lists of one query."""
-        if self.weight is None:
-            points_of, bm25_weight, dense_weight = _reciprocal_ranks, 1.0, 1.0
-        else:
-            points_of, bm25_weight, dense_weight = _standardise, 1 - self.weight, self.weight
+    def points(self, bm25: Ranking, dense: Ranking) -> Points:
+        """The points of the passages in the best lists of one query; any weight has the same."""
+        points_of = _reciprocal_ranks if self.weight is None else _standardise
         bm25_points, missing_bm25 = points_of(bm25)
         dense_points, missing_dense = points_of(dense)
-        scores = {}
-        for passage in chain(bm25, dense):
-            bm25_score = bm25_points.get(passage, missing_bm25)
-            dense_score = dense_points.get(passage, missing_dense)
-            scores[passage] = bm25_weight * bm25_score + dense_weight * dense_score
-        return scores
+        return {
+            passage: (
+                bm25_points.get(passage, missing_bm25),
+                dense_points.get(passage, missing_dense),
+            )
+            for passage in chain(bm25_points, dense_points)
+        }
+
+    def add(self, points: Points) -> dict[str, float]:
+        """Add up the points of one query."""
+        if self.weight is None:
+            return {passage: bm25 + dense for passage, (bm25, dense) in points.items()}
+        bm25_weight, dense_weight = 1 - self.weight, self.weight
+        return {
+            name: bm25_weight * bm25 + dense_weight * dense
+            for name, (bm25, dense) in points.items()
+        }
 
 
-def _reciprocal_ranks(scores: Mapping[str, float]) -> tuple[dict[str, float], float]:
+def _reciprocal_ranks(ranking: Ranking) -> tuple[dict[str, float], float]:
     """Return the points of a query's passages, and those of a passage that is not among them."""
-    ranked = enumerate(rank_passages(scores), start=1)
-    return {passage: 1 / (RRF_K + rank) for rank, (passage, _) in ranked}, 0.0
+    return {passage: 1 / (RRF_K + rank) for rank, (passage, _) in enumerate(ranking, start=1)}, 0.0
 
 
-def _standardise(scores: Mapping[str, float]) -> tuple[dict[str, float], float]:
-    values = list(scores.values())
+def _standardise(ranking: Ranking) -> tuple[dict[str, float], float]:
+    values = [score for _, score in ranking]
     if len(set(values)) < 2:  # the rounded deviation of equal scores may not be 0
-        return dict.fromkeys(scores, 0.0), 0.0
+        return {passage: 0.0 for passage, _ in ranking}, 0.0
     mean = fmean(values)  # correctly rounded, so the order of passages does not matter
     deviation = math.sqrt(fmean((value - mean) ** 2 for value in values))
-    points = {passage: (score - mean) / deviation for passage, score in scores.items()}
+    points = {passage: (score - mean) / deviation for passage, score in ranking}
     return points, min(points.values())
 
 
@@ -200,9 +211,19 @@ def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
     if len(qrels) < FEWEST_QUERIES:
         logger.info("%d dev queries are too few to choose by: %s", len(qrels), DEFAULT)
         return DEFAULT
+    rankings = {
+        query: [rank_passages(run.get(query, {}))[:CANDIDATES] for run in (bm25_run, dense_run)]
+        for query in qrels
+    }
+    points = {
+        fusion: {query: fusion.points(*both) for query, both in rankings.items()}
+        for fusion in (FUSIONS["rrf"], DEFAULT)
+    }
     figures = {}
     for fusion in FUSIONS.values():
-        run = drop_own_passages(fusion.fuse(bm25_run, dense_run), qrels)
+        same_points = points[fusion if fusion.weight is None else DEFAULT]
+        fused = {query: fusion.add(of_both) for query, of_both in same_points.items()}
+        run = drop_own_passages(fused, qrels)
         figures[fusion] = ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10]
     best = max(figures, key=lambda fusion: figures[fusion])
     logger.info("Chosen on %d dev queries: %s, nDCG@10 %.3f", len(qrels), best, figures[best])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from modeling_condenser.evaluation.measures import compare, correct, holm
+from modeling_condenser.evaluation.measures import N_RESAMPLES, compare, correct, holm
 
 
 def values(numbers) -> dict[str, float]:
@@ -30,6 +30,21 @@ def test_few_queries_get_the_exact_p_value(differences, n_equal):
     comparison = compare(values(system), values(baseline))
     assert comparison.p_value == pytest.approx(enumerated_p(differences))
     assert comparison.difference == pytest.approx(sum(differences) / len(baseline))
+
+
+@pytest.mark.parametrize("n_queries", [2, 37, 900])  # of the last, several batches
+def test_the_interval_is_that_of_scipys_bootstrap(n_queries):
+    differences = np.random.default_rng(1).normal(size=n_queries)
+    comparison = compare(values(differences), values(np.zeros(n_queries)), seed=3)
+    expected = stats.bootstrap(
+        (differences,),
+        np.mean,
+        method="percentile",
+        n_resamples=N_RESAMPLES,
+        batch=1000,
+        rng=np.random.default_rng(3),
+    ).confidence_interval
+    assert comparison.interval == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_many_queries_come_near_the_normal_theory():
