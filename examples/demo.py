@@ -27,77 +27,78 @@ MEASURES = ["MRR@10", "R@5", "R@100"]
 ENCODING = {"similarity": "cosine", "query_max_length": 32, "passage_max_length": 64}
 CONTRAST = {"similarity": "cosine", "temperature": 0.05, "per_device_train_batch_size": 64}
 OBJECTIVES: dict[str, dict[str, Any]] = {
-    "mlm": {"objective": "mlm", "tokens_per_batch": 2048, "max_steps": 530},
-    # The Inverse Cloze Task with bag-of-words prediction; 269 of its steps have as many tokens.
-    "recommended": {"objective": "ict", "bow_weight": 1.0, **CONTRAST, "max_steps": 269},
+    "mlm": {"objective": "mlm", "tokens_per_batch": 2048, "max_steps": 480},
+    # The Inverse Cloze Task with bag-of-words prediction; 244 of its steps have as many tokens.
+    "recommended": {"objective": "ict", "bow_weight": 1.0, **CONTRAST, "max_steps": 244},
 }
 
 
-def pretrain_encoder(objective: str, options: argparse.Namespace, out: Path) -> Path:
+def pretrain_encoder(objective: str, options: argparse.Namespace) -> Path:
     """Pre-train `starter` on the passages of the collection; return the exported encoder."""
-    settings = {
-        "encoder": "starter",
-        "corpus": options.collection,
-        "encoder_changes": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-        "max_length": 64,
-        "learning_rate": 5e-4,
-        "warmup_steps": 0.1,
-        "weight_decay": 0.01,
-        "bf16": is_bfloat16_fast(),
-        "seed": 2,
-        **OBJECTIVES[objective],
-        "output_dir": str(out / f"{objective}-pretraining"),
-    }
-    settings["max_steps"] = max(1, round(options.fraction * settings["max_steps"]))
-    return export_encoder(pretrain(**settings), out / f"{objective}-0")
+    n_steps = max(1, round(options.fraction * OBJECTIVES[objective]["max_steps"]))
+    checkpoint = pretrain(
+        encoder="starter",
+        corpus=options.collection,
+        encoder_changes={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        max_length=64,
+        learning_rate=5e-4,
+        warmup_steps=0.1,
+        weight_decay=0.01,
+        bf16=is_bfloat16_fast(),
+        seed=2,
+        **{**OBJECTIVES[objective], "max_steps": n_steps},
+        output_dir=str(options.output_dir / f"{objective}-pretraining"),
+    )
+    return export_encoder(checkpoint, options.output_dir / f"{objective}-0")
 
 
-def finetune_encoder(encoder: Path, options: argparse.Namespace, out: Path) -> Path:
+def finetune_encoder(encoder: Path, objective: str, options: argparse.Namespace) -> Path:
     """Fine-tune an encoder on some of the collection's labels; return the retriever."""
-    settings = {
-        "encoder": str(encoder),
-        "collection": options.collection,
-        "train_size": options.labels,
+    return finetune(
+        encoder=str(encoder),
+        collection=options.collection,
+        train_size=options.labels,
         **ENCODING,
         **CONTRAST,
-        "num_train_epochs": 10 * options.fraction,
-        "learning_rate": 1e-3,
-        "warmup_steps": 0.1,
-        "bf16": is_bfloat16_fast(),
-        "load_best_model_at_end": False,  # the dev queries choose the fusion only
-        "seed": 0,
-        "output_dir": str(out),
-    }
-    return finetune(**settings)
+        num_train_epochs=8 * options.fraction,
+        learning_rate=1e-3,
+        warmup_steps=0.1,
+        bf16=is_bfloat16_fast(),
+        load_best_model_at_end=False,  # the dev queries choose the fusion only
+        output_dir=str(options.output_dir / f"{objective}-{options.labels}"),
+    )
 
 
 def train(objective: str, options: argparse.Namespace) -> dict[Any, Path]:
-    """Make the two retrievers of an objective, with half of the processor's cores."""
+    """Make the two retrievers of an objective and search with them, on half of the cores."""
     logging.basicConfig(format=f"{objective}: %(message)s")
     logging.getLogger("modeling_condenser").setLevel(logging.INFO)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
-    out, labelled = options.output_dir, f"{options.labels} labels"
-    encoder = pretrain_encoder(objective, options, out)
-    retriever = finetune_encoder(encoder, options, out / f"{objective}-{options.labels}")
-    return {(objective, "no labels"): encoder, (objective, labelled): retriever}
+    encoder = pretrain_encoder(objective, options)
+    retriever = finetune_encoder(encoder, objective, options)
+    search([encoder, retriever], options)  # the report of all systems reads these runs
+    return {(objective, "no labels"): encoder, (objective, f"{options.labels} labels"): retriever}
 
 
-def search(retrievers: dict[Any, Path], collection: str, out: Path) -> tuple[Report, dict]:
-    """Measure BM25, each retriever, and both; return also the system in each row and column."""
+def search(models: list[Any], options: argparse.Namespace, baseline: str | None = None) -> Report:
     dtype = "bfloat16" if is_bfloat16_fast() else "float32"
-    settings, systems = {**ENCODING, "dtype": dtype}, {}
+    return evaluate(
+        systems=[{"model": str(model), **ENCODING, "dtype": dtype} for model in models],
+        collection=options.collection,
+        baseline=baseline,
+        measures=MEASURES,
+        output_dir=str(options.output_dir / "evaluation"),
+    )
+
+
+def search_all(retrievers: dict[Any, Path], options: argparse.Namespace) -> tuple[Report, dict]:
+    """Measure BM25, each retriever, and both; return also the system in each row and column."""
+    models = {}
     for row, prefix in (("", ""), ("bm25 + ", "hybrid:")):
         for (objective, labels), folder in retrievers.items():
-            systems[f"{row}{objective}", labels] = {"model": f"{prefix}{folder}", **settings}
-    report = evaluate(
-        systems=list(systems.values()),
-        collection=collection,
-        baseline="bm25",
-        measures=MEASURES,
-        output_dir=str(out),
-    )
-    _, *names = report.means  # the baseline, and the systems in their order
-    return report, dict(zip(systems, names, strict=True))
+            models[f"{row}{objective}", labels] = f"{prefix}{folder}"
+    report = search([*models.values()], options, baseline="bm25")
+    return report, dict(zip(models, [*report.means][1:], strict=True))  # the first is bm25
 
 
 def compare(report: Report, names: dict) -> dict[tuple[str, str, str], Comparison]:
@@ -135,8 +136,7 @@ def main() -> None:
     started = time.perf_counter()
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         mlm, recommended = pool.map(partial(train, options=options), OBJECTIVES)
-    out = options.output_dir / "evaluation"
-    report, names = search(mlm | recommended, options.collection, out)
+    report, names = search_all(mlm | recommended, options)
     tests = compare(report, names)
     for measure in MEASURES:
         print(f"\n{measure}\n{make_table(measure, report, names, tests).to_string()}")
