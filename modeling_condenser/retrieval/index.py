@@ -4,7 +4,7 @@ index.json   the system, the settings of its search, and the number of the folde
 1, 2, ...    passages.arrow (ids, titles, texts, headings, files), bm25, embeddings, index-*
 
 An update makes the next folder, from links to the files of the one before, and then changes the
-number. So a killed one changes nothing.
+number. So a killed one changes nothing, and the next `open` completes it.
 """
 
 import logging
@@ -16,12 +16,13 @@ from dataclasses import asdict, fields, replace
 from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
+from filelock import FileLock, Timeout
 
 from modeling_condenser.collection.collection import (
     COLUMNS,
@@ -57,7 +58,7 @@ from .words import Words, recognize_language
 
 logger = logging.getLogger(__name__)
 
-INDEX_FILE, PASSAGES_FILE = "index.json", "passages.arrow"
+INDEX_FILE, PASSAGES_FILE, LOCK_FILE = "index.json", "passages.arrow", ".lock"
 SOURCE_COLUMNS = ("headings", "file")  # of a collection by `condenser collect`
 _SCHEMA = pa.schema([(name, pa.string()) for name in (*COLUMNS, *SOURCE_COLUMNS)])
 
@@ -161,12 +162,18 @@ class Index:
         dev = load_dev(str(passages), judged="") if is_tuned else None
         index = cls(place, _with_absolute_path(parsed), search)
         index._temporary = temporary
-        index._replace(passages, dev)
+        place.mkdir(parents=True, exist_ok=True)
+        with FileLock(place / LOCK_FILE):
+            index._replace(_read_passages(passages), dev)
         return index
 
     @classmethod
     def open(cls, folder: str | Path) -> "Index":
-        """Open an index."""
+        """Open an index; an update that was killed is completed in a thread.
+
+        The earlier passages are searched meanwhile. A process should not fork before the thread
+        has ended, which the log says.
+        """
         folder = Path(folder).resolve()
         content = read_json(folder / INDEX_FILE, {})
         if not content.get("version"):
@@ -180,22 +187,20 @@ class Index:
         version = index._find_version()
         index._state = index._prepare(folder / str(version))
         if (folder / str(version + 1)).exists():
-            logger.warning(
-                "%s: an update is running or was killed, so the earlier passages are searched. "
-                "If it was killed, update again.",
-                folder,
-            )
+            Thread(target=index._complete, args=(version,)).start()
         return index
 
     def update(self, passages: PassageSource) -> Changes:
         """Change the index to these passages: encode new and changed ones, and drop all others.
 
         Passages are the same if title and text are. Searches go on with the earlier ones meanwhile.
-        After a killed update, `open` has the earlier passages, and warns: update again.
+        Updates by several threads or processes wait for each other.
         """
-        before = self._state.passages
-        self._replace(passages)
-        return _compare(before, self._state.passages)
+        self._stay_usable_after_fork()
+        with self._updating, FileLock(self.folder / LOCK_FILE):
+            before = self._state.passages
+            self._replace(_read_passages(passages))
+            return _compare(before, self._state.passages)
 
     def search(self, queries: Sequence[str], k: int = 10) -> list[list[Passage]]:
         """Find the best `k` passages for each query, best first; fewer if BM25 finds fewer."""
@@ -225,27 +230,52 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({len(self):,} passages, {self.system.text}, {self.folder})"
 
-    def _replace(self, source: PassageSource, dev: Collection | None = None) -> None:
+    def _replace(self, passages: Dataset, dev: Collection | None = None) -> None:
         """Index other passages in the next folder, and remove that of the earlier ones."""
-        with self._updating:
-            table = _read_passages(source)
-            version = self._find_version()
-            earlier, folder = (self.folder / str(number) for number in (version, version + 1))
-            if version and not folder.exists():  # else, it is of a killed call
-                with atomic_folder(folder) as new:
-                    shutil.copytree(earlier, new, copy_function=_link, dirs_exist_ok=True)
-            folder.mkdir(parents=True, exist_ok=True)
-            self._write_settings(version)
-            with (
-                atomic_file(folder / PASSAGES_FILE) as file,
-                pa.ipc.new_stream(file, _SCHEMA) as stream,
-            ):
-                for batch in table.with_format("arrow").iter(batch_size=1000):
-                    stream.write_table(batch.cast(_SCHEMA))
-            state = self._prepare(folder, dev)
-            self._write_settings(version + 1)  # with the fusion that was chosen
-            self._state = state
-            shutil.rmtree(earlier, ignore_errors=True)
+        version = self._find_version()
+        earlier, folder = (self.folder / str(number) for number in (version, version + 1))
+        if version and not folder.exists():  # else, it is of a killed call
+            with atomic_folder(folder) as new:
+                shutil.copytree(earlier, new, copy_function=_link, dirs_exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._write_settings(version)
+        with (
+            atomic_file(folder / PASSAGES_FILE) as file,
+            pa.ipc.new_stream(file, _SCHEMA) as stream,
+        ):
+            for batch in passages.with_format("arrow").iter(batch_size=1000):
+                stream.write_table(batch.cast(_SCHEMA))
+        state = self._prepare(folder, dev)
+        self._write_settings(version + 1)  # with the fusion that was chosen
+        self._state = state
+        shutil.rmtree(earlier, ignore_errors=True)
+
+    def _complete(self, version: int) -> None:
+        """Complete the update that began after this version, if it was killed."""
+        earlier, file = (self.folder / str(v) / PASSAGES_FILE for v in (version, version + 1))
+        try:
+            with self._updating, FileLock(self.folder / LOCK_FILE, timeout=0):
+                if self._find_version() > version:
+                    return  # another process has completed it
+                if not file.exists() or file.samefile(earlier):
+                    logger.warning(
+                        "%s: an update was killed before it stored its passages: update again.",
+                        self.folder,
+                    )
+                    return
+                logger.warning(
+                    "%s: an update was killed, and is completed now; the earlier passages are "
+                    "searched meanwhile.",
+                    self.folder,
+                )
+                self._replace(Dataset.from_file(str(file)))
+                logger.warning("%s: the update is complete.", self.folder)
+        except Timeout:
+            logger.warning(
+                "%s: another process is updating the index; its earlier passages are searched "
+                "here until it is opened again.",
+                self.folder,
+            )
 
     def _find_version(self) -> int:
         """The number of the complete folder, also if another process made it; 0 for none."""
@@ -277,6 +307,7 @@ class Index:
 
                 torch.set_num_threads(1)
                 faiss.omp_set_num_threads(1)
+            self._updating = Lock()  # a thread of the parent may hold it
             self._process = os.getpid()
 
 

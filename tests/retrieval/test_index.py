@@ -3,19 +3,24 @@
 import json
 import os
 import signal
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from filelock import FileLock
 
 from modeling_condenser import Index
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval.bm25 import Bm25
+from modeling_condenser.retrieval.index import LOCK_FILE
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
 from tests.encoding.making import note_encoded
 
@@ -68,7 +73,19 @@ def test_an_encoder_and_hybrid_search_rank_as_the_systems_do(
         assert [list(run) for run in actual] == [list(run) for run in expected.values()]
 
 
-def test_an_update_encodes_what_is_new_and_a_killed_one_changes_no_answer(
+def list_index(index: Index) -> list[str]:
+    return sorted(each.name for each in index.folder.glob("[!.]*"))
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if is_so():
+            return
+        time.sleep(0.05)
+    raise AssertionError("waited for 30 seconds in vain")
+
+
+def test_an_update_encodes_what_is_new_and_a_killed_one_is_completed(
     retriever, collection, tmp_path, monkeypatch, caplog
 ):
     passages = load_passages(collection)
@@ -88,18 +105,21 @@ def test_an_update_encodes_what_is_new_and_a_killed_one_changes_no_answer(
         index.update(changed)
     monkeypatch.undo()
     assert index.search(queries, k=60) == before
-    encoded = note_encoded(monkeypatch)
+    encoded, make_index, is_searched = note_encoded(monkeypatch), Bm25._make_index, Event()
+    monkeypatch.setattr(Bm25, "_make_index", lambda *a: is_searched.wait(60) and make_index(*a))
     reopened = Index.open(tmp_path / "index")
-    assert "an update is running or was killed" in caplog.text
     assert reopened.search(queries, k=60) == before
-    dropped = passages["_id"][10:12]
-    assert reopened.update(changed) == (["new"], [rows[3]["_id"]], dropped)
+    assert "is completed now" in caplog.text
+    is_searched.set()
+    wait_until(lambda: len(reopened) == len(rows))
     assert encoded == []  # the killed call had encoded them
+    assert reopened.update(changed) == ([], [], [])
+    dropped = passages["_id"][10:12]
     assert reopened.update(passages) == (dropped, [rows[3]["_id"]], ["new"])
     assert encoded == [rows[3]["_id"], *dropped]
     assert reopened.update(changed) == (["new"], [rows[3]["_id"]], dropped)
     assert reopened.update(changed) == ([], [], []) and len(reopened) == len(rows)
-    assert sorted(each.name for each in reopened.folder.iterdir()) == ["5", "index.json"]
+    assert list_index(reopened) == ["6", "index.json"]
     fresh = Index.build(changed, f"hybrid:{retriever}", folder=tmp_path / "fresh")
     expected = fresh.search(queries, k=60)
     for each in (reopened, Index.open(tmp_path / "index")):
@@ -124,7 +144,7 @@ def test_an_index_that_another_process_has_updated_is_updated_from_there(tmp_pat
         assert len(Index.open(index.folder)) == len(others)  # the failed call changed nothing
     assert index.update(TEXTS) == (["may", "snow"], [], [])
     assert len(other) == 2 and len(Index.open(index.folder)) == len(index) == 3
-    assert sorted(each.name for each in index.folder.iterdir()) == ["4", "index.json"]
+    assert list_index(index) == ["4", "index.json"]
 
 
 def test_an_index_that_is_updated_while_its_model_is_loaded_is_opened_as_updated(
@@ -139,7 +159,21 @@ def test_an_index_that_is_updated_while_its_model_is_loaded_is_opened_as_updated
 
     monkeypatch.setattr(Retriever, "__init__", load_during_an_update)
     assert len(Index.open(index.folder)) == 1
-    assert sorted(each.name for each in index.folder.iterdir()) == ["2", "index.json"]
+    assert list_index(index) == ["2", "index.json"]
+
+
+def test_only_a_stored_update_is_completed_and_by_one_process(tmp_path, monkeypatch, caplog):
+    index = Index.build({"spring": TEXTS["spring"]}, folder=tmp_path / "index")
+    monkeypatch.setattr("pyarrow.ipc.new_stream", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        index.update(TEXTS)
+    monkeypatch.undo()
+    with FileLock(index.folder / LOCK_FILE):
+        opened = Index.open(index.folder)
+        wait_until(lambda: "another process is updating the index" in caplog.text)
+    Index.open(index.folder)
+    wait_until(lambda: "before it stored its passages: update again" in caplog.text)
+    assert opened.update(TEXTS) == (["may", "snow"], [], [])
 
 
 def test_a_killed_build_is_continued(retriever, collection, tmp_path, monkeypatch):
