@@ -23,7 +23,7 @@ import torch
 from torch.nn import functional as F
 
 from modeling_condenser.adaptation.adapt import mean_gain
-from modeling_condenser.adaptation.cross_validation import Judge, make_folds
+from modeling_condenser.adaptation.cross_validation import MapEvaluator, make_folds
 from modeling_condenser.adaptation.query_map import (
     Candidates,
     JudgedQueries,
@@ -192,15 +192,15 @@ def main() -> None:
         for seed, labels in enumerate(draws[options.labels]):
             other = draws[SIZES[-1]][seed - 1]
             other = keep_queries(other, other.queries.keys() - labels.queries.keys())
-            judge = Judge.open(other, retriever, embeddings, bm25)
-            before = judge.measure(None)
-            queries = Judge.open(labels, retriever, embeddings, bm25).queries()
+            evaluator = MapEvaluator.open(other, retriever, embeddings, bm25)
+            before = evaluator.measure(None)
+            queries = MapEvaluator.open(labels, retriever, embeddings, bm25).queries()
             candidates = choose_candidates(queries, embeddings)
             for setting, ridge in product(options.settings, options.ridges):
                 began = time.process_time()
                 change = learn(queries, candidates, SETTINGS[setting], ridge=ridge)
                 seconds[setting].append(time.process_time() - began)
-                after = replace(judge, sides=SETTINGS[setting].sides).measure(change)
+                after = replace(evaluator, sides=SETTINGS[setting].sides).measure(change)
                 row = gains[setting, ridge]
                 row[test.name].append(mean_gain(after["hybrid"], before["hybrid"]))
                 row["alone"].append(mean_gain(after["alone"], before["alone"]))

@@ -30,7 +30,7 @@ from benchmarks.adapt_settings import SIZES, add_options, draw
 from modeling_condenser.adaptation.adapt import RIDGES, mean_gain
 from modeling_condenser.adaptation.cross_validation import (
     Figures,
-    Judge,
+    MapEvaluator,
     cross_validate,
     group_questions,
     make_folds,
@@ -67,18 +67,18 @@ class Trial:
     retriever: Retriever
     embeddings: Embeddings
     bm25: Bm25
-    judge: Judge
+    evaluator: MapEvaluator
     before: Figures
 
     @classmethod
     def open(cls, retriever: Retriever, test: Collection, folder: Path) -> "Trial":
         embeddings, bm25 = encode_collection(retriever, test.passages, folder), Bm25(test.passages)
-        judge = Judge.open(test, retriever, embeddings, bm25)
-        return cls(retriever, embeddings, bm25, judge, judge.measure(None))
+        evaluator = MapEvaluator.open(test, retriever, embeddings, bm25)
+        return cls(retriever, embeddings, bm25, evaluator, evaluator.measure(None))
 
     def adapt(self, labels: Collection) -> tuple[JudgedQueries, float, np.ndarray, Verdict]:
         """The judged queries, the ridge and the map that are learned, and the verdict."""
-        own = Judge.open(labels, self.retriever, self.embeddings, self.bm25)
+        own = MapEvaluator.open(labels, self.retriever, self.embeddings, self.bm25)
         queries, before = own.queries(), own.measure(None)["hybrid"]
         folds = make_folds(group_questions([labels.queries[name] for name in own.names]))
         figures = cross_validate(own, queries, folds, RIDGES, use="hybrid")
@@ -87,7 +87,7 @@ class Trial:
         candidates = choose_candidates(queries, self.embeddings)
         change = learn_map(queries, candidates, ridge=RIDGES[best], with_bm25=True)
         verdict = Verdict(comparison, MEASURE, f"{len(own.names)} judged queries")
-        tested = compare(self.judge.measure(change)["hybrid"], self.before["hybrid"])
+        tested = compare(self.evaluator.measure(change)["hybrid"], self.before["hybrid"])
         logging.warning(
             "%d labels, ridge %g: %s; test %+.3f, p = %.2g",
             *(len(own.names), RIDGES[best], verdict, tested.difference, tested.p_value),
@@ -108,8 +108,8 @@ def map_rows(name: str, options: argparse.Namespace, retriever: Retriever) -> It
     test, draws = draw(name, options.labels, options)
     trial = Trial.open(retriever, test, options.out / test.name)
     start = means(trial.before)
-    of_bm25 = {query: trial.judge.bm25_run.get(query, {}) for query in trial.judge.names}
-    measured = evaluate_run(trial.judge.asked.qrels, of_bm25, measures=[MEASURE]).means[MEASURE]
+    of_bm25 = {query: trial.evaluator.bm25_run.get(query, {}) for query in trial.evaluator.names}
+    measured = evaluate_run(trial.evaluator.asked.qrels, of_bm25, measures=[MEASURE]).means[MEASURE]
     yield f"| {test.name} | BM25 | {measured:.3f} | | | | | | | | |"
     yield f"| {test.name} | 0 | {show(start)} | | | | | {start[1]:.3f} | | |"
     for n, drawn in draws.items():
@@ -117,14 +117,14 @@ def map_rows(name: str, options: argparse.Namespace, retriever: Retriever) -> It
         for labels in drawn:
             began = time.process_time()
             queries, ridge, change, verdict = trial.adapt(labels)
-            seconds, row = time.process_time() - began, means(trial.judge.measure(change))
+            seconds, row = time.process_time() - began, means(trial.evaluator.measure(change))
             kept = row[1] if verdict.outcome == "better" else start[1]
             everything = choose_candidates(queries, trial.embeddings)
             change = learn_map(queries, everything, ridge=ridge, with_bm25=True, sides="both")
-            row += means(replace(trial.judge, sides="both").measure(change))
+            row += means(replace(trial.evaluator, sides="both").measure(change))
             in_batch = find_batch(queries, trial.embeddings)
             change = learn_map(queries, in_batch, ridge=RIDGES[0], with_bm25=False)
-            row += means(trial.judge.measure(change))
+            row += means(trial.evaluator.measure(change))
             rows.append([*row, kept, verdict.outcome == "better", seconds])
         *shown, share, seconds = np.mean(rows, axis=0)
         n_kept = f"{share * len(rows):.0f} of {len(rows)}"
@@ -165,7 +165,7 @@ def finetune_row(
 ) -> list[float]:
     """What is kept of the map; the fine-tuned model, and seconds; what is kept of both."""
     _, _, change, verdict = untouched.adapt(labels)
-    row = keep(means(untouched.judge.measure(change)), means(untouched.before), verdict)
+    row = keep(means(untouched.evaluator.measure(change)), means(untouched.before), verdict)
     collection, began = write_collection(labels, folder / "collection"), time.process_time()
     tuned = finetune(
         encoder=str(untouched.retriever.folder),
@@ -179,7 +179,7 @@ def finetune_row(
     trial = Trial.open(Retriever(tuned, dtype=options.dtype), test, folder / "vectors")
     after = means(trial.before)
     _, _, change, verdict = trial.adapt(labels)
-    return [*row, *after, seconds, *keep(means(trial.judge.measure(change)), after, verdict)]
+    return [*row, *after, seconds, *keep(means(trial.evaluator.measure(change)), after, verdict)]
 
 
 def keep(after: list[float], before: list[float], verdict: Verdict) -> list[float]:

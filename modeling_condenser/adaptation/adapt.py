@@ -62,7 +62,7 @@ from modeling_condenser.retrieval.systems import EMBEDDINGS_FOLDER, HYBRID, Syst
 
 from .cross_validation import (
     Figures,
-    Judge,
+    MapEvaluator,
     Values,
     cross_validate,
     find_named,
@@ -78,7 +78,7 @@ logger = logging.getLogger(__name__)
 VERDICT_FILE = "verdict.json"
 MAP_FOLDER = "map_Dense"  # of a model whose passages are moved, too
 RIDGES = (8.0, 32.0)
-_JUDGES = ("hybrid", "alone", "named", "others", "dev hybrid", "dev alone")
+_VERDICT_NAMES = ("hybrid", "alone", "named", "others", "dev hybrid", "dev alone")
 MOST_QUERIES = 2_000  # that are learned from
 
 
@@ -150,7 +150,7 @@ def adapt(**settings: Any) -> Adaptation:
         _learn_and_write(recipe, start, labels, dev)
     facts = read_json(out / VERDICT_FILE, {})
     stored = facts["verdicts"]  # JSON has them in another order
-    verdicts = {name: read_verdict(stored[name]) for name in _JUDGES if name in stored}
+    verdicts = {name: read_verdict(stored[name]) for name in _VERDICT_NAMES if name in stored}
     return Adaptation(out / MODEL_FOLDER, facts["is_adapted"], recipe.use, recipe.sides, verdicts)
 
 
@@ -204,9 +204,9 @@ def _learn_and_write(
     started, out = time.perf_counter(), Path(recipe.output_dir)
     place = recipe.embeddings or out / EMBEDDINGS_FOLDER
     embeddings, bm25 = encode_collection(start, labels.passages, place), Bm25(labels.passages)
-    judge = Judge.open(labels, start, embeddings, bm25, recipe.sides)
-    queries = judge.queries()
-    ridge, verdicts = judge_by_folds(judge, queries, use=recipe.use, seed=recipe.seed)
+    evaluator = MapEvaluator.open(labels, start, embeddings, bm25, recipe.sides)
+    queries = evaluator.queries()
+    ridge, verdicts = compare_by_folds(evaluator, queries, use=recipe.use, seed=recipe.seed)
     change = learn_map(
         queries,
         choose_candidates(queries, embeddings),
@@ -215,9 +215,9 @@ def _learn_and_write(
         sides=recipe.sides,
     )
     if dev is not None:
-        judge = Judge.open(dev, start, embeddings, bm25, recipe.sides)
-        after, before = judge.measure(change), judge.measure(None)
-        asked = f"{len(judge.names)} dev queries"
+        evaluator = MapEvaluator.open(dev, start, embeddings, bm25, recipe.sides)
+        after, before = evaluator.measure(change), evaluator.measure(None)
+        asked = f"{len(evaluator.names)} dev queries"
         for use, values in after.items():
             verdicts[f"dev {use}"] = _compare(values, before[use], asked, recipe.seed)
     is_adapted = recipe.keep_adapted or is_better(verdicts, recipe.use)
@@ -236,23 +236,23 @@ def _learn_and_write(
     write_json(out / VERDICT_FILE, facts)
 
 
-def judge_by_folds(
-    judge: Judge, queries: JudgedQueries, *, use: Use, seed: int
+def compare_by_folds(
+    evaluator: MapEvaluator, queries: JudgedQueries, *, use: Use, seed: int
 ) -> tuple[float, dict[str, Verdict]]:
     """Choose the ridge by cross-validation, and judge it; see `Adaptation.verdicts`."""
-    before, n_queries = judge.measure(None), len(judge.names)
+    before, n_queries = evaluator.measure(None), len(evaluator.names)
 
     def gains(figures: Sequence[Figures]) -> list[float]:
         return [mean_gain(after[use], before[use]) for after in figures]
 
-    groups = group_questions(list(judge.asked.queries.values()))
+    groups = group_questions(list(evaluator.asked.queries.values()))
     folds = make_folds(groups, seed=seed)
-    by_question = cross_validate(judge, queries, folds, RIDGES, use=use)
+    by_question = cross_validate(evaluator, queries, folds, RIDGES, use=use)
     by_passage = by_question
     is_named = find_named(folds, queries)
     if is_named.any():
         folds_by_passage = make_folds(group_by_passage(groups, queries), seed=seed)
-        by_passage = cross_validate(judge, queries, folds_by_passage, RIDGES, use=use)
+        by_passage = cross_validate(evaluator, queries, folds_by_passage, RIDGES, use=use)
     best = choose_ridge(gains(by_question), gains(by_passage))
     after, after_by_passage = by_question[best], by_passage[best]
     asked = f"{n_queries} judged queries, cross-validated"
@@ -260,7 +260,7 @@ def judge_by_folds(
         each: _compare(after[each], before[each], asked, seed) for each in before
     }
     if is_named.any():
-        named = [name for name, known in zip(judge.names, is_named, strict=True) if known]
+        named = [name for name, known in zip(evaluator.names, is_named, strict=True) if known]
         asked = f"{len(named)} of these, of whose passages others name one"
         after_named, before_named = (
             {name: figures[use][name] for name in named} for figures in (after, before)
@@ -291,9 +291,9 @@ def is_better(verdicts: Mapping[str, Verdict], use: Use) -> bool:
     """
     if "others" in verdicts and verdicts["others"].outcome == "worse":
         return False
-    judges = [verdicts[name] for name in (use, f"dev {use}") if name in verdicts]
-    is_loss = any(verdict.comparison.difference < 0 for verdict in judges)
-    return not is_loss and any(verdict.outcome == "better" for verdict in judges)
+    deciding = [verdicts[name] for name in (use, f"dev {use}") if name in verdicts]
+    is_loss = any(verdict.comparison.difference < 0 for verdict in deciding)
+    return not is_loss and any(verdict.outcome == "better" for verdict in deciding)
 
 
 def _write_adapted(
@@ -309,13 +309,15 @@ def _write_adapted(
     shutil.copytree(start, folder, dirs_exist_ok=True, ignore=left_out)
     write_map(folder, change, recipe.sides)
     search = "in hybrid search with BM25" if recipe.use == "hybrid" else "in search without BM25"
-    judges = [str(verdicts[name]) for name in (recipe.use, f"dev {recipe.use}") if name in verdicts]
+    deciding = [
+        str(verdicts[name]) for name in (recipe.use, f"dev {recipe.use}") if name in verdicts
+    ]
     run = {
         **describe_machine(),
         "objective": "adapt" if recipe.sides == "query" else "adapt_both",
         "n_passages": len(labels.passages),
         "n_queries": len(labels.queries),
-        "verdict": f"{search}, {'; '.join(judges)}",
+        "verdict": f"{search}, {'; '.join(deciding)}",
     }
     settings = asdict(recipe)
     settings["encoder"] = settings.pop("model")

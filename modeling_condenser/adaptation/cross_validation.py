@@ -57,7 +57,7 @@ class MovedEmbeddings(Embeddings):
 
 
 @dataclass(frozen=True)
-class Judge:
+class MapEvaluator:
     """Measures maps on the Q queries of one split, alone and with BM25.
 
     Attributes:
@@ -176,17 +176,25 @@ def find_named(folds: np.ndarray, queries: JudgedQueries) -> np.ndarray:
 
 
 def cross_validate(
-    judge: Judge, queries: JudgedQueries, folds: np.ndarray, ridges: Sequence[float], *, use: Use
+    evaluator: MapEvaluator,
+    queries: JudgedQueries,
+    folds: np.ndarray,
+    ridges: Sequence[float],
+    *,
+    use: Use,
 ) -> Sequence[Figures]:
     """The figures of all queries for each ridge, each query by the map of the other folds."""
     figures: list[dict[Use, Values]] = [{"hybrid": {}, "alone": {}} for _ in ridges]
     for fold in bar(np.unique(folds), "folds", unit="fold"):
         learned = queries.select(np.flatnonzero(folds != fold))
-        candidates = choose_candidates(learned, judge.passages)
+        candidates = choose_candidates(learned, evaluator.passages)
         for ridge, found in zip(ridges, figures, strict=True):
             change = learn_map(
-                *(learned, candidates), ridge=ridge, with_bm25=use == "hybrid", sides=judge.sides
+                *(learned, candidates),
+                ridge=ridge,
+                with_bm25=use == "hybrid",
+                sides=evaluator.sides,
             )
-            for each, values in judge.measure(change, np.flatnonzero(folds == fold)).items():
+            for each, values in evaluator.measure(change, np.flatnonzero(folds == fold)).items():
                 found[each] |= values
     return figures

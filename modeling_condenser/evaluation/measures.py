@@ -128,8 +128,9 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
         if not is_known or re.search(r"[=@]0\b(?!\.)", name):
             raise ValueError(
                 f"{name!r} is not a measure: expected MRR, nDCG, R, MAP, R-Prec, P, Success, Hit "
-                "or another measure of ir-measures, with a cut-off if it needs one, as in MRR@10 "
-                "or R(rel=2)@1000; several have blanks between them, or are a list."
+                "or another measure of ir-measures whose provider is installed, with a cut-off if "
+                "it needs one, as in MRR@10 or R(rel=2)@1000; several have blanks between them, "
+                "or are a list."
             )
     return measures
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from modeling_condenser.adaptation.cross_validation import (
-    Judge,
+    MapEvaluator,
     cross_validate,
     find_named,
     group_by_passage,
@@ -54,9 +54,9 @@ def test_a_question_is_ranked_by_a_map_of_other_folds(tmp_path):
     embeddings, folds = store(passages, tmp_path), make_folds(np.arange(60))
 
     def measure(vectors):
-        judge = Judge(collection, vectors, {}, embeddings)
-        [after] = cross_validate(judge, judge.queries(), folds, [0.01], use="alone")
-        return [fmean(figures["alone"].values()) for figures in (judge.measure(None), after)]
+        evaluator = MapEvaluator(collection, vectors, {}, embeddings)
+        [after] = cross_validate(evaluator, evaluator.queries(), folds, [0.01], use="alone")
+        return [fmean(figures["alone"].values()) for figures in (evaluator.measure(None), after)]
 
     before, after = measure(passages[:60] @ turn)
     assert after > before + 0.5
@@ -72,7 +72,7 @@ def test_a_passage_that_is_the_query_is_not_learned_from(tmp_path):
     collection = load_collection(folder, split="train")
     vectors = unit(np.random.default_rng(0).normal(size=(9, 4)))
     bm25 = {"p0": {"p0": 9.0, "p3": 2.0, "p5": 1.0}, "p1": {"p1": 3.0}}
-    queries = Judge(collection, vectors[6:], bm25, store(vectors[:6], tmp_path)).queries()
+    queries = MapEvaluator(collection, vectors[6:], bm25, store(vectors[:6], tmp_path)).queries()
     assert queries.excluded == [[0], [], []]
     assert queries.positives == [[3], [1], [4]]
     assert queries.bm25[0, :2].tolist() == [3, 5] and queries.bm25_scores[0, 0] == pytest.approx(2)
