@@ -17,7 +17,7 @@ import pandas as pd
 from jinja2 import Environment
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
-from modeling_condenser.files.run_folder import describe_machine, write_json
+from modeling_condenser.files.run_folder import atomic_file, describe_machine, write_json
 
 from .measures import ALPHA, N_RESAMPLES, Comparison, Evaluation, correct, make_evaluation
 
@@ -165,12 +165,14 @@ def write_report(
         table = pd.DataFrame({"text": pd.Series(queries).str.split().str.join(" ")})
         for system, evaluation in systems.items():
             table = table.join(pd.DataFrame(evaluation.per_query).add_prefix(f"{system} "))
-        table.to_csv(folder / PER_QUERY_FILE, sep="\t", index_label="query_id")
+        with atomic_file(folder / PER_QUERY_FILE) as file:
+            table.to_csv(file, sep="\t", index_label="query_id")
     environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     source = Path(__file__).with_name("report.md.jinja").read_text(encoding="utf-8")
     facts = {"marks": MARKS, "n_resamples": N_RESAMPLES}
     text = environment.from_string(source).render(content, **facts)
-    (folder / REPORT_FILE).write_text(text, encoding="utf-8")
+    with atomic_file(folder / REPORT_FILE) as file:
+        file.write(text.encode())
     return Report(folder, results, comparisons, content)
 
 
