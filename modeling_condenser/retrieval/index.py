@@ -255,8 +255,9 @@ class Index:
         earlier, file = (self.folder / str(v) / PASSAGES_FILE for v in (version, version + 1))
         try:
             with self._updating, FileLock(self.folder / LOCK_FILE, timeout=0):
-                if self._find_version() > version:
-                    return  # another process has completed it
+                if (newest := self._find_version()) > version:  # another process has ended it
+                    self._state = self._prepare(self.folder / str(newest))
+                    return
                 if not file.exists() or file.samefile(earlier):
                     logger.warning(
                         "%s: an update was killed before it stored its passages: update again.",
