@@ -64,6 +64,7 @@ def finetune_encoder(encoder: Path, objective: str, options: argparse.Namespace)
         warmup_steps=0.1,
         bf16=is_bfloat16_fast(),
         load_best_model_at_end=False,  # the dev queries choose the fusion only
+        seed=0,
         output_dir=str(options.output_dir / f"{objective}-{options.labels}"),
     )
 
