@@ -125,7 +125,7 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
         except (AssertionError, NameError, ValueError):
             is_known = False
         # A cut-off of 0 ends the process in trec_eval's code.
-        if not is_known or re.search(r"[=@]0\b(?!\.)", name):
+        if not is_known or name != name.strip() or re.search(r"[=@]0\b(?!\.)", name):
             raise ValueError(
                 f"{name!r} is not a measure: expected MRR, nDCG, R, MAP, R-Prec, P, Success, Hit "
                 "or another measure of ir-measures whose provider is installed, with a cut-off if "
@@ -192,7 +192,8 @@ def evaluate_run(
         logger.warning("%d of %d queries have no results, and count as 0.", n_empty, len(rankings))
     values = _measure(graded, qrels, rankings)
     if hits:
-        assert passages is not None
+        if passages is None:
+            raise ValueError(f"{', '.join(hits)} reads the passages: pass the collection's.")
         values |= _measure(hits, _judge_by_answers(hits, rankings, answers, passages), rankings)
     return make_evaluation({name: values[name] for name in parsed}, unanswerable=unanswerable)
 
@@ -208,7 +209,7 @@ def _measure(
     for number, (query, ranking) in enumerate(rankings.items()):
         if ranking:
             query_of[str(number)] = query
-            run[str(number)] = {passage: -float(rank) for rank, passage in enumerate(ranking)}
+            run[str(number)] = {passage: -float(rank) for rank, passage in enumerate(ranking, 1)}
             if qrels.get(query):
                 judged[str(number)] = dict(qrels[query])
     values = {measure: dict.fromkeys(rankings, 0.0) for measure in measures.values()}

@@ -127,8 +127,12 @@ def main(folder: Path) -> int:
     card, depth = read_card(folder, arguments.collection, arguments.split)
     passages, queries, qrels = read_collection(arguments.collection, arguments.split)
     rankings = search(folder, passages, queries, qrels, depth)
-    # ir_measures breaks ties of scores in another way, so it gets ranks.
-    run = {q: {p: -float(i) for i, p in enumerate(ranking)} for q, ranking in rankings.items()}
+    # ir_measures gets ranks, since it breaks ties in another way, and numbers as ids, for ERR.
+    run = {
+        str(n): {p: -float(i) for i, p in enumerate(ranking)}
+        for n, ranking in enumerate(rankings.values())
+    }
+    qrels = {str(n): qrels[query] for n, query in enumerate(rankings)}
     print(f"{len(queries)} queries, depth {depth}\n{'measure':16}{'here':>8}{'card':>8}")
     has_difference = False
     for name in card or ("MRR@10", "nDCG@10", "R@100"):

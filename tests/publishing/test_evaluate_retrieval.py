@@ -26,9 +26,10 @@ try:
 except SystemExit as end:
     assert end.code == 0
 """
-MEASURES = (
-    "MRR@10 MRR nDCG@10 nDCG R@5 MAP MAP@10 R-Prec P@5 Success@3 MRR(rel=2)@10 R(rel=2)@20".split()
-)
+MEASURES = [
+    *"MRR@10 MRR nDCG@10 nDCG R@5 MAP MAP@10 R-Prec P@5 Success@3 MRR(rel=2)@10".split(),
+    *["R(rel=2)@20", *(["ERR@10"] if shutil.which("perl") else [])],
+]
 
 
 def parse(output: str) -> dict[str, tuple[str, ...]]:

@@ -94,17 +94,21 @@ def retrieval(predictions: Rows, references: Rows, measures: Sequence[str]) -> V
         for row in references
     }
     qrels = {q: grades for q, grades in judged.items() if max(grades.values(), default=0) > 0}
-    run = {}
-    for query, ranking in _rankings(predictions, "passage_ids").items():
-        if query in qrels:
-            # A passage with the id of its query is the query itself, unless it is relevant.
-            kept = [p for p in ranking if p != query or qrels[query].get(p, 0) > 0]
-            if kept:  # ir-measures breaks ties in other ways, so it sees ranks
-                run[query] = {passage: -float(rank) for rank, passage in enumerate(kept)}
+    # ir-measures sees ranks, because it breaks ties in other ways; and numbers of queries, because
+    # its program for ERR refuses other ids.
+    query_of = {str(number): query for number, query in enumerate(qrels)}
+    rankings, run = _rankings(predictions, "passage_ids"), {}
+    for number, query in query_of.items():
+        # A passage with the id of its query is the query itself, unless it is relevant.
+        found = rankings.get(query, [])
+        kept = [p for p in found if p != query or qrels[query].get(p, 0) > 0]
+        if kept:
+            run[number] = {passage: -float(rank) for rank, passage in enumerate(kept, start=1)}
+    numbered = {number: qrels[query] for number, query in query_of.items()}
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     for name in measures:
-        for metric in ir_measures.iter_calc([_parse(name)], qrels, run):
-            values[name][metric.query_id] = float(metric.value)
+        for metric in ir_measures.iter_calc([_parse(name)], numbered, run):
+            values[name][query_of[metric.query_id]] = float(metric.value)
     return values
 
 
