@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,9 +69,11 @@ class Document:
     @property
     def text(self) -> str:
         """The whole text, with title and headings as paragraphs."""
-        parts = [self.title]
+        parts, above = [self.title], tuple[str, ...]()
         for headings, text in self.sections:
-            parts += [*headings[-1:], text]
+            is_new = [headings[:n] != above[:n] for n in range(1, len(headings) + 1)]
+            parts += [*compress(headings, is_new), text]
+            above = headings
         return "\n\n".join(filter(None, parts))
 
 
@@ -162,7 +165,7 @@ class DocumentReader:
         elif ending in (".txt", ".rst"):
             title, sections = "", [((), decode_file(file, self.encoding)[0].strip())]
         else:
-            title, markdown = _read_markdown(file, ending, self.encoding)
+            title, markdown = _convert_to_markdown(file, ending, self.encoding)
             title, sections = split_markdown(markdown, title)
         sections = [(headings, _plain(text)) for headings, text in sections]
         if not any(text for _, text in sections):
@@ -193,7 +196,7 @@ def _plain(text: str) -> str:
     return join_halves(text.replace("\xad", ""))
 
 
-def _read_markdown(file: Path, ending: str, encoding: str | None) -> tuple[str, str]:
+def _convert_to_markdown(file: Path, ending: str, encoding: str | None) -> tuple[str, str]:
     """Return the title that a document states, and its text as Markdown."""
     if ending in HTML_ENDINGS:
         return html_to_markdown(decode_file(file, encoding)[0])

@@ -145,7 +145,7 @@ def gather_sections(parts: Sequence[tuple[HeadingPath, str]], *, title: str = ""
     sections: list[Section] = []
     waiting: list[str] = []  # headings without text
     for (above, text), (below, _) in pairwise([*parts, ([], "")]):
-        headings = [name for level, name in above if level > 1 or not title.startswith(name)]
+        headings = [name for level, name in above if level > 1 or not _begins_with(title, name)]
         if joined := re.sub(r"\n{3,}", "\n\n", text).strip():
             sections.append((tuple(headings), "\n\n".join([*waiting, joined])))
             waiting = []
@@ -154,6 +154,10 @@ def gather_sections(parts: Sequence[tuple[HeadingPath, str]], *, title: str = ""
     if waiting:
         sections.append(((), "\n\n".join(waiting)))
     return sections
+
+
+def _begins_with(title: str, words: str) -> bool:
+    return re.match(rf"{re.escape(words)}(?!\w)", title) is not None
 
 
 def _parse(text: str) -> Iterator[Token]:

@@ -17,6 +17,7 @@ import pytest
 
 from modeling_condenser.collection import rows as rows_module
 from modeling_condenser.collection.conversion import (
+    Document,
     DocumentReader,
     decode_file,
     find_files,
@@ -258,6 +259,16 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
     ]
     assert split_markdown("---\n# Sea\nsalt\n\n---\nfish\n") == ("Sea", [((), "salt\n\nfish")])
     assert split_markdown("Rivers\n===\n\nflow\n") == ("Rivers", [((), "flow")])
+    # A heading with which the title begins is left out, unless only half of a word agrees.
+    assert split_markdown("---\ntitle: Carpets, new\n---\n# Car\na\n# Carpets\nb")[1] == [
+        (("Car",), "a"),
+        ((), "b"),
+    ]
+
+
+def test_the_whole_text_of_a_document_has_each_heading_once():
+    sections = [((), "a"), (("A", "B"), "b"), (("A", "C"), "c"), (("C",), "d")]
+    assert Document("n", "n", "T", sections).text == "T\n\na\n\nA\n\nB\n\nb\n\nC\n\nc\n\nC\n\nd"
 
 
 @pytest.mark.parametrize(
