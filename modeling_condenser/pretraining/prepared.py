@@ -138,6 +138,6 @@ def find_copies(rows: Dataset, column: str) -> np.ndarray:
             hashes.append(hash(content or number))
     is_copy = pd.Series(hashes).duplicated().to_numpy()
     if is_copy.any():
-        what = "documents" if column == "text" else "passages"
+        what = "documents" if column == "text" else "texts"
         logger.warning("%d of %d %s are copies and are left out.", is_copy.sum(), len(rows), what)
     return is_copy

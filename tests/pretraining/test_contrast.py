@@ -242,4 +242,4 @@ def test_copies_of_documents_and_passages_are_left_out(
     assert "2 of 11 documents are copies and are left out" in caplog.text
     same, facts = prepare([long, long.upper(), short])  # for a tokenizer without case
     assert len(same) == len({tuple(ids) for ids in same}) == facts["n_blocks"]
-    assert "passages are copies and are left out" in caplog.text
+    assert "texts are copies and are left out" in caplog.text
