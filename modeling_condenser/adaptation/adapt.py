@@ -176,6 +176,7 @@ def load_labels(recipe: AdaptationRecipe) -> Collection:
             parts.append(load_collection(recipe.corpus, split=split))
         except (ValueError, FileNotFoundError) as error:
             problem = f" ({error})"
+            logger.warning("The split %s is left out: %s", split, error)
     names = list(dict.fromkeys(name for part in parts for name in judged_positives(part)))
     if len(names) < FEWEST_QUERIES:
         raise ValueError(

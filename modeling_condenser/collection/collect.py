@@ -96,7 +96,7 @@ class Collected:
     copies: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        kinds = Counter(Path(name).suffix or "no ending" for name in self.unread)
+        kinds = Counter(plain_ending(Path(name)) or "no ending" for name in self.unread)
         unread = ", ".join(f"{kind} {n:,}" for kind, n in kinds.most_common(_SHOWN_KINDS))
         lines = [
             f"files      {self.files:>9,}  {len(self.unread):,} not read or not to their end"

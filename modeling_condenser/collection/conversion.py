@@ -47,7 +47,7 @@ _USUAL_ENCODINGS = (
     "utf_8 utf_16_le utf_16_be utf_32 cp1252 gb18030 big5 cp932 euc_jp euc_kr cp1251 koi8_r "
     "cp1253 cp1254 cp1255 cp1256 cp874"
 ).split()
-_BAD_SHARE = 0.01  # of characters, below which a stated encoding is kept
+_FEW_BAD, _BAD_SHARE = 3, 0.01  # characters, up to which an encoding is kept
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,9 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
     """Read a text of any encoding: the text, with line feeds, and the name of the encoding.
 
     It is that of a byte order mark, or UTF-8 if the bytes are valid as such, or `encoding`, or what
-    a page of HTML declares (both in spite of a few bad bytes), or what charset-normalizer finds. Of
-    ASCII bytes, such as those of ISO-2022-JP, UTF-8 is tried last.
+    a page of HTML declares; then the same in spite of a few bad bytes, if more of the others are
+    characters of several bytes for UTF-8; or what charset-normalizer finds. Of ASCII bytes, such as
+    those of ISO-2022-JP, UTF-8 is tried last.
 
     Raises:
         ValueError: there is no such encoding.
@@ -276,10 +277,13 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
         with suppress(UnicodeDecodeError):
             if "\0" not in (text := data.decode(name)):
                 return _with_line_feeds(text), name
-    if expected and expected != "utf-8":
-        text = data.decode(expected, "replace")
-        if text.count("\ufffd") < _BAD_SHARE * len(text):
-            return _with_line_feeds(text), expected
+    for name in dict.fromkeys(filter(None, (encoding, "utf-8", expected))):
+        text = data.decode(name, "replace")
+        n_bad = text.count("\ufffd")
+        is_rare = n_bad <= max(_FEW_BAD, _BAD_SHARE * len(text)) and "\0" not in text
+        n_good = len(text) - n_bad if name != "utf-8" else _count_beyond_ascii(text) - n_bad
+        if is_rare and (name == encoding or n_good > n_bad):
+            return _with_line_feeds(text), name
     guess = None
     if not is_binary(data):
         guess = from_bytes(data, cp_isolation=_USUAL_ENCODINGS).best() or from_bytes(data).best()
@@ -287,6 +291,10 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
         raise ValueError(f"{file} is not text of a known encoding.")
     logger.info("%s is read as %s.", file, guess.encoding)
     return _with_line_feeds(str(guess)), guess.encoding
+
+
+def _count_beyond_ascii(text: str) -> int:
+    return sum(character > "\x7f" for character in text)
 
 
 def _declared_encoding(data: bytes) -> str | None:

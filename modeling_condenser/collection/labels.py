@@ -14,9 +14,9 @@ from pathlib import Path
 import regex  # type: ignore[import-untyped]
 
 from .collection import plain_text
-from .conversion import cell_text, read_any_rows
+from .conversion import TABLE_ENDINGS, cell_text, read_any_rows
 from .load import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
-from .rows import read_json
+from .rows import plain_ending, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -184,6 +184,8 @@ def _index_names(documents: Iterable[WrittenDocument]) -> Names:
     for document, passages in documents:
         path = _key(document)
         file, _, row_id = path.partition("#")
+        if plain_ending(Path(file)) not in TABLE_ENDINGS:
+            file, row_id = path, ""
         for name in {path, path.partition("/")[2], row_id or file.rpartition("/")[2]}:
             names[name].add(frozenset(passages))
     for _, passages in documents:

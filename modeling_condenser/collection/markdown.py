@@ -42,7 +42,9 @@ _TAG = re.compile(r"</?([a-z][\w-]*)", re.IGNORECASE)
 _TAGS = (defs.tags | {"picture"}) - {"script", "style", "textarea", "title"}
 _ANCHOR = re.compile(r"^[\s¶#§\uf0c1🔗]+$")  # the text of a link beside a heading
 _LONGEST_LINKS = 300  # characters of a block of links to the next and the previous page
-_TABLE_RULE = re.compile(r"^\|[ |:-]+\|\n?", re.MULTILINE)  # between head and rows
+_TABLE_RULE = re.compile(  # between head and rows, or an empty head
+    r"^(?:\|[ |:-]+\||(?=.*\|)[ |:-]*-[ |:-]*)$\n?", re.MULTILINE
+)
 
 
 class _Converter(MarkdownConverter):  # type: ignore[misc]
@@ -74,7 +76,7 @@ def html_to_markdown(page: str) -> tuple[str, str]:
     for tag in soup("ol"):
         tag.name = "ul"  # numbers of items are not kept, and markdownify counts them slowly
     try:
-        # Links and pictures become their texts.
+        # Links become their texts; pictures are left out.
         converter = _Converter(heading_style="atx", escape_misc=True, strip=["a", "img"])
         return title, converter.convert_soup(content)
     except RecursionError:  # of elements that are nested hundreds deep
@@ -191,7 +193,8 @@ def _read_front_matter(text: str) -> tuple[dict[str, Any], str]:
 
 def _inline_text(token: Token) -> str:
     """Return the text of a paragraph, whose lines are joined, except the rows of a table."""
-    line_end = "\n" if token.content.startswith("|") else " "
+    is_table = token.content.startswith("|") or _TABLE_RULE.search(token.content)
+    line_end = "\n" if is_table else " "
     texts = []
     for child in token.children or ():
         if child.type == "html_inline":

@@ -13,7 +13,11 @@ _HYPHENATED = re.compile(r"(?<=\w)[-\xad]\n(?=[a-zß-ÿ])")  # a word that conti
 _UNKNOWN = re.compile(r"\(cid:\d+\)")  # a glyph of which the file does not say the character
 _LIGATURE = re.compile("[\ufb00-\ufb06]")
 _DOTS = re.compile(r"(?:[ \t]?\.){5,}")  # between a heading and its page
-_FILE_NAME = re.compile(r"Microsoft Word - .*|.*\.\w{1,5}")  # no title
+_NO_TITLE = re.compile(  # what programs write there
+    r"Microsoft \w+ - .*|PowerPoint Presentation|\(?(?:untitled|anonymous)\)?"
+    r"|.*\.(?:docx?|pptx?|xlsx?|od[tps]|pdf|rtf|tex|dvi|indd|qxd|html?|txt)",
+    re.IGNORECASE,
+)
 _NUMBER = re.compile(r"\b[0-9]{1,4}\b")
 _FEWEST_PAGES = 3  # with a line at their start or end that is a running title
 
@@ -44,7 +48,7 @@ def read_pdf(stream: IO[bytes]) -> tuple[str, list[Section], int]:
     with suppress(Exception):  # damaged bookmarks raise errors of many types
         bookmarks = list(_read_bookmarks(document))
     sections = _cut_at_bookmarks(_without_running_titles(pages), bookmarks)
-    return "" if _FILE_NAME.fullmatch(title) else title, sections, n_without_text
+    return "" if _NO_TITLE.fullmatch(title) else title, sections, n_without_text
 
 
 def _read_bookmarks(document: Any) -> Iterator[Bookmark]:

@@ -17,8 +17,7 @@ class SharedText:
     """Counts the lines that pages begin and end with, and removes paragraphs of shared lines.
 
     A line is shared if at least five pages, and a quarter of all in one folder (at any depth), have
-    it. A paragraph is shared if all of its lines are, or all but one, because menus name the page
-    that they are on. The first page keeps it.
+    it. A paragraph is shared if all of its lines are. The first page keeps it.
 
     Attributes:
         removed: first shared line of a paragraph -> how many paragraphs were removed.
@@ -46,8 +45,7 @@ class SharedText:
             [line for line in lines if self._is_shared(line, folders)] for _, lines in paragraphs
         ]
         is_shared = [
-            0 < len(of_it) >= len(lines) - 1
-            for of_it, (_, lines) in zip(shared, paragraphs, strict=True)
+            len(of_it) == len(lines) for of_it, (_, lines) in zip(shared, paragraphs, strict=True)
         ]
         places = _from_start(is_shared)
         places |= {len(is_shared) - 1 - place for place in _from_start(is_shared[::-1])}

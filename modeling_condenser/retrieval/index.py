@@ -239,13 +239,13 @@ class Index:
                 shutil.copytree(earlier, new, copy_function=_link, dirs_exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         self._write_settings(version)
-        with (
-            atomic_file(folder / PASSAGES_FILE) as file,
-            pa.ipc.new_stream(file, _SCHEMA) as stream,
-        ):
-            for batch in passages.with_format("arrow").iter(batch_size=1000):
-                stream.write_table(batch.cast(_SCHEMA))
-        state = self._prepare(folder, dev)
+        try:
+            _write_passages(folder / PASSAGES_FILE, passages)
+            state = self._prepare(folder, dev)
+        except Exception:
+            if version:  # unlike a killed update, a failed one is not completed later
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
         self._write_settings(version + 1)  # with the fusion that was chosen
         self._state = state
         shutil.rmtree(earlier, ignore_errors=True)
@@ -269,7 +269,11 @@ class Index:
                     "searched meanwhile.",
                     self.folder,
                 )
-                self._replace(Dataset.from_file(str(file)))
+                try:
+                    self._replace(Dataset.from_file(str(file)))
+                except (ValueError, OSError) as error:
+                    logger.error("%s: it failed (%s): update again.", self.folder, error)
+                    return
                 logger.warning("%s: the update is complete.", self.folder)
         except Timeout:
             logger.warning(
@@ -310,6 +314,12 @@ class Index:
                 faiss.omp_set_num_threads(1)
             self._updating = Lock()  # a thread of the parent may hold it
             self._process = os.getpid()
+
+
+def _write_passages(path: Path, passages: Dataset) -> None:
+    with atomic_file(path) as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
+        for batch in passages.with_format("arrow").iter(batch_size=1000):
+            stream.write_table(batch.cast(_SCHEMA))
 
 
 def _link(source: str, target: str) -> None:

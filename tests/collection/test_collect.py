@@ -228,6 +228,16 @@ def test_ids_of_rows_may_have_anchors_and_repeat_and_then_need_a_file(tmp_path):
     assert done.left_out == {"names several documents": 1}
 
 
+def test_a_folder_may_have_the_mark_before_ids_of_rows_in_its_name(tmp_path):
+    folder = tmp_path / "in" / "C#"
+    folder.mkdir(parents=True)
+    (folder / "notes.md").write_text("It has classes.")
+    labels, out = tmp_path / "labels.csv", tmp_path / "out"
+    labels.write_text("question,file\nwhat?,notes.md\n")
+    collect(sources=tmp_path / "in", out=out, labels=labels)
+    assert relevant(out) == {"what?": {"in/C#/notes.md"}}
+
+
 def test_a_label_is_about_each_passage_that_has_a_part_of_its_text(tmp_path, write_text):
     sentences = [f"Sentence {n} is about the thing called {n}." for n in range(8)]
     file = write_text(" ".join(sentences), "a.txt")

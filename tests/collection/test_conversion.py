@@ -203,8 +203,10 @@ def test_pdf_files_have_their_title_bookmarks_and_pages_without_text(tmp_path):
         f"Bill\nTotal {total}\nPage {page} of 3" for page, total in ((1, 80), (2, 60), (3, 90))
     ]
     (tmp_path / "c.pdf").write_bytes(make_pdf(*bills))
+    (tmp_path / "d.pdf").write_bytes(make_pdf("Text.", Title="A Guide to Node.js"))
     documents, reader = read(tmp_path)
-    [a, b, c] = documents.values()
+    [a, b, c, d] = documents.values()
+    assert d[0] == "A Guide to Node.js"
     assert c[1] == [((), "Bill\nTotal 80\nPage 1 of 3\n\nTotal 60\n\nTotal 90")]
     assert a == (
         "Water",
@@ -282,6 +284,7 @@ def test_the_whole_text_of_a_document_has_each_heading_once():
         ),
         ("a\n\n<!-- open\n\nb", [((), "a\n\n<!-- open\n\nb")]),
         ("Use\n<nav> here.\n\nb", [((), "Use\n\n<nav> here.\n\nb")]),
+        ("Name | Size\n--- | ---\nfoo | 1\nbar | 2", [((), "Name | Size\nfoo | 1\nbar | 2")]),
         ("list<int> of <b>x</b><br>y <!-- z -->", [((), "list<int> of x y")]),
         ("<script>\nf()\n\ng()\n</script>\n\na\n\n<!-- b\n\nc -->", [((), "a")]),
         ("<h1>T</h1>\n\n<table><tr><td>a<td>b</table>\n\nc", [((), "| a | b |\n\nc")]),
@@ -399,6 +402,17 @@ def test_a_stated_encoding_is_kept_in_spite_of_a_bad_byte(tmp_path):
     # But not if many bytes are bad.
     (tmp_path / "a.html").write_bytes(page.encode("utf-16"))
     assert decode_file(tmp_path / "a.html")[0] == page
+
+
+@pytest.mark.parametrize("declaration", ["", '<meta charset="utf-8">'])
+@pytest.mark.parametrize("encoding", [None, "utf-8", "utf8"])
+def test_utf_8_is_kept_in_spite_of_a_bad_byte(declaration, encoding, tmp_path):
+    text = f"{declaration} Die Größe der Äpfel – \ufffd ist für Käufer wichtig."
+    file = tmp_path / "a.html"
+    file.write_bytes(text.encode().replace("\ufffd".encode(), b"\xe9"))
+    assert decode_file(file, encoding)[0] == text
+    file.write_bytes("Une crème brûlée, s'il vous plaît.".encode("cp1252"))  # is no bad UTF-8
+    assert decode_file(file)[0] == "Une crème brûlée, s'il vous plaît."
 
 
 def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):

@@ -8,7 +8,7 @@ LANGUAGES = "<ul><li>Deutsch<li>English<li>Français</ul>"
 PAGE = (
     "<h1>About {0}</h1><p>Prev Home Next</p>{1}<p>The {0} is fast.</p><p>The {0} eats.</p>"
     "<p>The {0} sleeps.</p><p>The {0} runs.</p>"
-    "<table><tr><td>Prev<td>Next<tr><td>{2}<td>{3}</table>"
+    "<p>Price:<br>{2} coins</p><table><tr><td>Prev<td>Next<tr><td>Up<td>Top</table>"
 )
 ANIMALS = ["ant", "bee", "cat", "dog", "eel", "fox"]
 
@@ -17,8 +17,7 @@ def test_menus_and_footers_are_kept_in_the_first_page_and_counted(tmp_path):
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     for place, animal in enumerate(ANIMALS):
-        others = ANIMALS[place - 1], ANIMALS[(place + 1) % len(ANIMALS)]
-        (folder / f"{animal}.html").write_text(PAGE.format(animal, LANGUAGES, *others))
+        (folder / f"{animal}.html").write_text(PAGE.format(animal, LANGUAGES, place))
     (folder / "own.html").write_text("<p>Prev Home Next</p>")  # nothing else
     for place in range(6):
         (folder / f"{place}.txt").write_text(f"Prev Home Next\n\nNumber {place}.")
@@ -29,9 +28,11 @@ def test_menus_and_footers_are_kept_in_the_first_page_and_counted(tmp_path):
         texts[row["file"].removeprefix("in/")] = row["text"]
     body = "The {0} is fast.\n\nThe {0} eats.\n\nThe {0} sleeps.\n\nThe {0} runs."
     menu = "Prev Home Next\n\nDeutsch\nEnglish\nFrançais\n\n"
-    assert texts["ant.html"] == menu + body.format("ant") + "\n\n| Prev | Next |\n| fox | bee |"
-    for animal in ANIMALS[1:]:
-        assert texts[f"{animal}.html"] == body.format(animal)
+    assert texts["ant.html"] == (
+        f"{menu}{body.format('ant')}\n\nPrice:\n0 coins\n\n| Prev | Next |\n| Up | Top |"
+    )
+    for place, animal in enumerate(ANIMALS[1:], start=1):
+        assert texts[f"{animal}.html"] == f"{body.format(animal)}\n\nPrice:\n{place} coins"
     assert texts["own.html"] == "Prev Home Next"
     assert texts["5.txt"] == "Prev Home Next\n\nNumber 5."
     expected = {"Prev Home Next": 5, "Deutsch": 5, "| Prev | Next |": 5}
