@@ -235,7 +235,7 @@ def test_a_folder_may_have_the_mark_before_ids_of_rows_in_its_name(tmp_path):
     labels, out = tmp_path / "labels.csv", tmp_path / "out"
     labels.write_text("question,file\nwhat?,notes.md\n")
     collect(sources=tmp_path / "in", out=out, labels=labels)
-    assert relevant(out) == {"what?": {"in/C#/notes.md"}}
+    assert relevant(out) == {"what?": {"in/C#/notes.md#1"}}
 
 
 def test_a_label_is_about_each_passage_that_has_a_part_of_its_text(tmp_path, write_text):
