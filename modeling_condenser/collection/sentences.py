@@ -74,7 +74,7 @@ def _line_starts(text: str) -> Iterator[int]:
     """Where the lines begin that begin a sentence."""
     paragraph: list[regex.Match] = []  # its line breaks
     first = 0
-    for line_break in _LINE_BREAK.finditer(text):
+    for line_break in _LINE_BREAK.finditer(text, 0, len(text.rstrip())):
         if _SINGLE.fullmatch(line_break[0]):
             paragraph.append(line_break)
             continue

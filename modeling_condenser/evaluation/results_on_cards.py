@@ -29,7 +29,8 @@ def find_exports(systems: Sequence[System], task: str) -> list[System]:
     if task != "retrieval" or not exports:
         raise ValueError(
             "card is true, but only retrieval by a local export, named without settings, is shown "
-            "on its card."
+            f"on its card, and its folder must hold {PROVENANCE_FILE}: name the folder model of a "
+            "run, or export with `condenser export`, as save_encoder records nothing."
         )
     return exports
 

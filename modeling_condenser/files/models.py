@@ -19,7 +19,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .hub import fetch
-from .run_folder import MODEL_FOLDER, last_checkpoint, read_json
+from .run_folder import MODEL_FOLDER, chosen_checkpoint, read_json
 from .settings import parse_settings
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ _OLD_POOLINGS = {  # fields of a pooling's config.json in older versions of the 
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_LENGTHS = ("query_max_length", "passage_max_length")
+LENGTHS = ("query_max_length", "passage_max_length")
 
 
 def resolve_encoder_name(name: str | Path) -> str:
@@ -129,11 +129,11 @@ def refuse_modules(folder: Path) -> None:
 
 
 def find_weights(folder: Path) -> Path | None:
-    """Find the folder with the weights: itself, a run's model, or a run's last checkpoint."""
+    """Find the folder with the weights: itself, a run's model, or its last or best checkpoint."""
     for candidate in (folder, folder / MODEL_FOLDER):
         if (candidate / CONFIG_FILE).is_file():
             return candidate
-    return last_checkpoint(folder)
+    return chosen_checkpoint(folder)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def open_model(
     import torch
     from safetensors import SafetensorError
 
-    parse_settings({**dict.fromkeys(_LENGTHS, 1), **overrides}, EncodingContract)  # checks
+    parse_settings({**dict.fromkeys(LENGTHS, 1), **overrides}, EncodingContract)  # checks
     if dtype not in get_args(Dtype):
         raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(get_args(Dtype))}.")
     device_name = None if device is None else str(device)
@@ -400,7 +400,7 @@ def _complete_contract(folder: Path, model: Any, overrides: dict[str, Any]) -> E
     from modeling_condenser.encoder_parts import n_positions
 
     longest = n_positions(model[0].model)
-    for name in _LENGTHS:
+    for name in LENGTHS:
         if name not in overrides:
             limits = [limit for limit in (fields.get(name), longest) if limit]
             if not limits:

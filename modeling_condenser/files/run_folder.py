@@ -174,7 +174,7 @@ def check_run_folder(
     ]
     stored = record.get(DATA)
     if data is not None and stored not in (None, data):
-        changed.append(f"data: {stored[:12]} then, {data[:12]} now")
+        changed.append(f"model or data: {stored[:12]} then, {data[:12]} now")
     stored_batch = record.get(BATCH)
     if batch is not None and stored_batch not in (None, batch):
         advice = ""
@@ -184,7 +184,7 @@ def check_run_folder(
     if changed:
         raise ValueError(
             f"{folder} holds another run ({', '.join(changed)}). Choose another output_dir, or "
-            "continue the run with its own settings and data."
+            "continue the run with its own settings, model and data (shuffled with a seed)."
         )
 
 
@@ -279,6 +279,20 @@ def all_checkpoints(run_folder: Path) -> list[Path]:
 def last_checkpoint(run_folder: Path) -> Path | None:
     """The newest complete checkpoint of a run; None if there is none."""
     return next(filter(is_complete, reversed(all_checkpoints(run_folder))), None)
+
+
+def chosen_checkpoint(run_folder: Path) -> Path | None:
+    """The checkpoint that a run without a model has come to: the best, if it loads that at its end.
+
+    None if there is no complete one.
+    """
+    last = last_checkpoint(run_folder)
+    has_recipe = (run_folder / RECIPE_FILE).is_file()
+    if last and has_recipe and _read_recipe(run_folder).get("load_best_model_at_end"):
+        step = read_json(last / _STATE_FILE, {}).get("best_global_step")
+        best = run_folder / f"checkpoint-{step}"
+        return best if is_complete(best) else last
+    return last
 
 
 def _step(folder: Path) -> int:

@@ -11,7 +11,7 @@ from datasets import Dataset, IterableDataset
 from datasets.fingerprint import Hasher
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 
-from modeling_condenser.files.models import find_model_folder, is_checkpoint
+from modeling_condenser.files.models import find_model_folder, is_checkpoint, read_config
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.training.run import run_training, scale_learning_rate
@@ -135,7 +135,8 @@ def open_model(recipe: PretrainingRecipe, tokenizer: Any = None) -> PreTrainedMo
         encoder = new_encoder(encoder_config, tokenizer)
         return model_class.from_encoder(encoder, pooling=recipe.pooling, **head)
     folder = find_start(recipe.encoder, from_retriever=recipe.from_retriever)
-    if not has_head or recipe.new_head or not is_checkpoint(folder):
+    lacks_head = read_config(folder).get("architectures") == ["CondenserForMaskedLM"]
+    if not has_head or recipe.new_head or lacks_head or not is_checkpoint(folder):
         return model_class.from_encoder(
             recipe.encoder,
             pooling=recipe.pooling,

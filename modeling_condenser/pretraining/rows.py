@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from datasets import Dataset, IterableDataset, concatenate_datasets
+from datasets import Column, Dataset, IterableDataset, concatenate_datasets
 from datasets.fingerprint import Hasher
 
 from .data import read_text
@@ -44,7 +44,7 @@ def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset:
             data = IterableDataset.from_generator(lambda: map(_as_row, stream))
         else:
             data = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
-    if isinstance(data, list | tuple):
+    if isinstance(data, list | tuple | Column):
         parts = [
             Dataset.from_list([_read_columns(_as_row(row)) for row in data[i : i + _TOGETHER]])
             for i in range(0, len(data), _TOGETHER)
@@ -61,6 +61,16 @@ def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset:
 def fingerprint_stream(rows: IterableDataset) -> str:
     """Identify a stream by its first rows and the number of its shards."""
     return Hasher.hash((rows.num_shards, list(islice(rows, 3))))
+
+
+def _lacks_seed(part: Any) -> bool:
+    """Whether a part of a stream is shuffled in an order that no seed determines."""
+    generator = getattr(part, "generator", None)
+    seed = None if generator is None else generator.bit_generator.seed_seq.entropy
+    if isinstance(seed, int) and seed >= 2**64:  # the machine's entropy has 128 bits
+        return True
+    inner = [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", [])]
+    return any(_lacks_seed(each) for each in inner if each is not None)
 
 
 def _read_columns(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -112,6 +122,12 @@ def _choose_columns(rows: Any, name: str) -> Any:
     if not columns:
         raise ValueError(f"{name} is empty.")
     if "text" in columns and isinstance(rows, IterableDataset):
+        if _lacks_seed(rows._ex_iterable):
+            logger.warning(
+                "%s is shuffled without a seed: other processes would read it in another order, "
+                "and the training cannot be resumed. Give shuffle a seed.",
+                name,
+            )
         # Blank rows, such as every second line of a file, go before the stream is dealt to lanes.
         return rows.map(_read_streamed).select_columns(["text"]).filter(_has_text)
     if "text" in columns:

@@ -90,6 +90,12 @@ class CondenserTrainer(ResumableTrainer):
         **kwargs: Any,
     ):
         args = with_objective(args)
+        for name in ("compute_metrics", "preprocess_logits_for_metrics"):
+            if kwargs.pop(name, None) is not None:
+                raise ValueError(
+                    f"{type(self).__name__} takes no {name}: only masked tokens have logits, which "
+                    "are not kept. Evaluations log eval_head_loss, eval_late_loss and the others."
+                )
         for name in ("model_init", "data_collator"):
             if kwargs.pop(name, None) is not None:
                 raise ValueError(
@@ -344,6 +350,7 @@ class CondenserTrainer(ResumableTrainer):
         return {
             **super().run_record(),
             "tokens_seen": int(self.state.num_input_tokens_seen),
+            "head_mlm_probability": getattr(model.config, "head_mlm_probability", None),
             "n_parameters": sum(p.numel() for p in model.parameters()),
         }
 

@@ -117,7 +117,7 @@ def write_card(
         results=results,
         stages=stages,
         citations=cite(stages),
-        text_of_user=re.sub(r"\n{3,}", "\n\n", GENERATED.sub("", text)).strip(),
+        text_of_user=own_text(text),
     )
     with atomic_file(folder / CARD_FILE) as file:
         file.write(card.rstrip().encode() + b"\n")
@@ -147,6 +147,11 @@ def read_card(file: Path) -> tuple[dict[str, Any], str]:
     if metadata.get("language") is False:  # as YAML 1.1 reads no, the code of Norwegian
         metadata["language"] = "no"
     return metadata, card.text
+
+
+def own_text(text: str) -> str:
+    """What a person added to the text of a card."""
+    return re.sub(r"\n{3,}", "\n\n", GENERATED.sub("", text)).strip()
 
 
 def is_retriever(stages: Sequence[Stage]) -> bool:
@@ -190,7 +195,7 @@ def describe_objective(stage: Stage) -> str:
     """The objective of a stage in words."""
     objective = str(stage.run.get("objective") or stage.recipe.get("objective") or "")
     words = _OBJECTIVES.get(objective, markdown.escape(objective or "an unknown objective"))
-    if stage.recipe.get("head_mlm_probability"):
+    if (stage.recipe | stage.run).get("head_mlm_probability"):
         words += " with a RetroMAE-style head (Xiao et al. 2022)"
     if stage.recipe.get("bow_weight"):
         words += " and bag-of-words prediction (Ma et al. 2024)"
@@ -218,7 +223,7 @@ def cite(stages: Sequence[Stage]) -> str:
     words: set[str] = set()
     for stage in stages:
         words.add(str(stage.run.get("objective") or stage.recipe.get("objective")))
-        words |= {name for name, value in stage.recipe.items() if value}
+        words |= {name for name, value in (stage.recipe | stage.run).items() if value}
     keys = {key for word, key in _PAPERS.items() if word in words}
     entries = (_FOLDER / "references.bib").read_text("utf-8").strip().split("\n\n")
     cited = [entry for entry in entries if entry.partition("{")[2].partition(",")[0] in keys]

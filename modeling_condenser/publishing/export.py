@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_condenser.encoder_parts import write_encoder
+from modeling_condenser.encoder_parts import n_positions, write_encoder
 from modeling_condenser.files.models import (
     INT8_FILE,
+    LENGTHS,
     EncodingContract,
     find_model_folder,
     is_checkpoint,
@@ -80,6 +81,11 @@ def export(**settings: Any) -> Path:
             f"{recipe.checkpoint} is not a pre-training checkpoint, so there is nothing to export: "
             "name a run folder of `condenser pretrain`, use the model as it is, or add --onnx int8."
         )
+    if recipe.contract and not is_checkpoint(source):
+        raise ValueError(
+            f"contract is for pre-training checkpoints, and {recipe.checkpoint} states how it "
+            "encodes: leave contract out, or export the checkpoint again."
+        )
     with quiet_loading(), atomic_folder(out) as partial:
         if is_checkpoint(source):
             _write_backbone(partial, source, recipe.contract)
@@ -114,7 +120,8 @@ def _check_replaceable(out: Path, new: Path) -> None:
     if names and (not is_same_run or names - replaced):
         raise ValueError(
             f"{out} is not empty and not only an earlier export of this run: name another folder. "
-            f"It holds {', '.join(sorted(names - replaced)) or 'another model'}."
+            f"It holds {', '.join(sorted(names - replaced)) or 'a model'}"
+            f"{'' if now else ', and nothing is recorded of how this one was trained'}."
         )
 
 
@@ -122,6 +129,12 @@ def _write_backbone(folder: Path, source: Path, contract: dict[str, Any] | None)
     loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
     model, info = loaded
     refuse_incomplete(source, info["missing_keys"], set())
+    longest = n_positions(model.encoder)
+    for name in LENGTHS:
+        if contract and longest and contract.get(name, 0) > longest:
+            raise ValueError(
+                f"{name} is {contract[name]}, but the encoder has positions for {longest} tokens."
+            )
     model.save_encoder(folder, contract=contract)
     add_records(folder, read_provenance(source))
 

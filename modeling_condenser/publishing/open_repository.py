@@ -28,7 +28,10 @@ def try_repository(folder: Path) -> None:
         model, info = opener.from_pretrained(folder, output_loading_info=True, **trusting)
         tokenizer = AutoTokenizer.from_pretrained(folder, **trusting)
         batch = tokenizer(TEXTS[1], return_tensors="pt", return_token_type_ids=False)
-        result = model.eval()(**batch, labels=batch["input_ids"]).loss
+        ids = batch["input_ids"]
+        if has_head and config.get("head_mlm_probability") is not None:  # masks a second time
+            batch |= {"head_input_ids": ids, "head_targets": ids}
+        result = model.eval()(**batch, labels=ids).loss
     else:
         _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
         encoder = SentenceTransformer(str(folder), device="cpu")

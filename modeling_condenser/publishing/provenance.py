@@ -20,7 +20,7 @@ from typing import Any
 from modeling_condenser.files.models import (
     STARTER_FOLDER,
     STARTER_TITLE,
-    find_weights,
+    find_model_folder,
     resolve_encoder_name,
 )
 from modeling_condenser.files.run_folder import (
@@ -75,10 +75,11 @@ def describe_stage(
 
 
 def read_start(name: str | None) -> list[Stage]:
-    """The stages of the encoder that a training starts from; none if it is not a local one."""
-    encoder = Path(resolve_encoder_name(name or ""))
-    is_local = name and encoder.is_dir()
-    return read_provenance(find_weights(encoder) or encoder) if is_local else []
+    """The stages of the encoder that a training starts from; none if they are not on this disk."""
+    try:  # a training that started from a model of the Hub has fetched it
+        return read_provenance(find_model_folder(name, local_files_only=True)) if name else []
+    except (OSError, ValueError):
+        return []
 
 
 def drop_starter(stages: Sequence[Stage]) -> Sequence[Stage]:

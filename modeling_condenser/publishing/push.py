@@ -11,15 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub import CommitInfo, HfApi, get_token, hf_hub_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.utils import validate_repo_id
 
 from modeling_condenser.files.models import CONFIG_FILE, INT8_FILE, find_weights, is_checkpoint
 from modeling_condenser.files.run_folder import MODEL_FOLDER, read_json
 from modeling_condenser.files.settings import parse_settings
 
-from .card import CARD_FILE, GENERATED, read_card, write_card
+from .card import CARD_FILE, GENERATED, own_text, read_card, write_card
 from .provenance import RESULTS_FILE, RUNS_FOLDER, SECRET, read_provenance
 
 # The base error of the HTTP library.
@@ -112,12 +117,14 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
         staging = Path(scratch, recipe.name.rpartition("/")[2])
         without = shutil.ignore_patterns(*_IGNORED, *_TRAINING_STATE)
         shutil.copytree(source.resolve(), staging, ignore=without, copy_function=os.symlink)
+        _renew_code(staging)
         changes = {"license": recipe.license, "language": recipe.language}
         metadata = {name: value for name, value in changes.items() if value}
         write_card(staging, name=recipe.name, metadata=metadata)
         check_publishable(staging)
         commit = None
         if not recipe.dry_run:
+            _refuse_lost_text(staging / CARD_FILE, recipe, token)
             commit = commit_folder(
                 staging,
                 recipe.name,
@@ -128,6 +135,32 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
             )
         sizes = {path: file.stat().st_size for path, file in _list_files(staging).items()}
         return PushReport(sizes, (staging / CARD_FILE).read_text("utf-8"), commit)
+
+
+def _renew_code(folder: Path) -> None:
+    """Replace the code of a checkpoint, perhaps of an earlier version, by that of this package."""
+    package = Path(__file__).parents[1]
+    for file in folder.glob("*.py"):
+        if is_checkpoint(folder) and (package / file.name).is_file():
+            file.unlink()
+            file.symlink_to(package / file.name)
+
+
+def _refuse_lost_text(card: Path, recipe: PushRecipe, token: str | None) -> None:
+    """Raise a ValueError if a person's text in the repository's card is not in the new one."""
+    try:
+        file = hf_hub_download(recipe.name, CARD_FILE, revision=recipe.revision, token=token)
+    except (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError):
+        return
+    except _HTTP_ERROR as error:
+        raise OSError(f"Cannot push to {recipe.name}: {error}") from error
+    on_hub, new = (own_text(read_card(each)[1]) for each in (Path(file), card))
+    if on_hub not in new:
+        raise ValueError(
+            f"The card of {recipe.name} has text on the Hub that the folder's {CARD_FILE} lacks: "
+            f"{on_hub[:60]!r}. To keep it, copy it below the generated block of "
+            f"{recipe.folder}; else delete it on the Hub. Nothing was sent."
+        )
 
 
 def _list_files(folder: Path) -> dict[str, Path]:
@@ -225,7 +258,7 @@ def find_opening_error(folder: Path) -> str | None:
     script = Path(__file__).with_name("open_repository.py")
     with tempfile.TemporaryDirectory(prefix="condenser-open-") as scratch:
         process = subprocess.run(
-            [sys.executable, "-IB", str(script), str(folder)],
+            [sys.executable, "-PB", str(script), str(folder)],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,  # nobody answers a question

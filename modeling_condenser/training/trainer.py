@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
 from huggingface_hub import CommitInfo, run_as_future
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
@@ -72,6 +73,11 @@ class ResumableTrainer(Trainer):
         self._ended: float | None = 0.0
         self.add_callback(_SetEpoch(self))
         self.add_callback(_FindBest())
+        if self.args.dataloader_persistent_workers:
+            logger.warning(
+                "dataloader_persistent_workers is true: a training that is resumed has other "
+                "dropout from its next epoch on."
+            )
         if self.args.push_to_hub and self.args.hub_strategy != HubStrategy.END:
             logger.warning("Checkpoints are not pushed: `push_to_hub()` pushes the finished model.")
 
@@ -136,6 +142,11 @@ class ResumableTrainer(Trainer):
                 was nothing to train on.
             FileNotFoundError: there is no complete checkpoint, but True was given.
         """
+        if len(set(gather_object([self.data_hash]))) > 1:
+            raise ValueError(
+                "The processes have different models or data: give each shuffle, interleave and "
+                "train_test_split a seed, and build the model after set_seed."
+            )
         with self.args.main_process_first(desc="finding the checkpoint"):
             checkpoint = self._find_checkpoint(resume_from_checkpoint)
         before, n_steps = 0.0, 0
@@ -202,7 +213,8 @@ class ResumableTrainer(Trainer):
             raise ValueError(
                 f"{checkpoint} is of a run on other data or from another model (data: "
                 f"{stored[:12]} then, {self.data_hash[:12]} now): give the trainer those of that "
-                "run, or choose another output_dir and start from the checkpoint as a model."
+                "run (shuffled with a seed), or choose another output_dir and start from the "
+                "checkpoint as a model."
             )
         if checkpoint and not any(checkpoint.glob("rng_state*.pth")):
             raise ValueError(

@@ -138,7 +138,7 @@ def test_other_rows_in_the_same_file_are_refused(train, write_jsonl, texts):
     model = train(**data)
     record = (model.parent / "run.json").read_bytes()
     write_jsonl([*rows[:7], {"query": "a river", "positive": "It is near the market."}])
-    with pytest.raises(ValueError, match="holds another run .data: "):
+    with pytest.raises(ValueError, match="holds another run .model or data: "):
         train(**data)
     assert (model.parent / "run.json").read_bytes() == record
     write_jsonl(rows)

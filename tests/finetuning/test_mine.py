@@ -325,7 +325,7 @@ def test_a_finished_folder_is_neither_mined_again_nor_by_another_recipe(mine_int
     with pytest.raises(ValueError, match="holds another run .seed"):
         mine_into(**settings, seed=1)
     run_file.write_text(run_file.read_text().replace(" made", " changed"))
-    with pytest.raises(ValueError, match="holds another run .data: "):
+    with pytest.raises(ValueError, match="holds another run .model or data: "):
         mine_into(**settings)
 
 

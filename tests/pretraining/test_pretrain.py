@@ -92,7 +92,7 @@ def test_a_corpus_with_other_contents_is_refused(settings, tmp_path, small_corpu
     if not is_finished:
         shutil.rmtree(model)
     corpus.write_bytes(text + b'{"text": "A volcano erupts when magma rises."}\n')
-    with pytest.raises(ValueError, match="another run .data: .{12} then, .{12} now"):
+    with pytest.raises(ValueError, match="another run .model or data: .{12} then, .{12} now"):
         pretrain(**settings)
     assert model.exists() == is_finished
     corpus.unlink()
@@ -168,6 +168,16 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
         assert len(model.head) == n_layers
         rates = {layer.output.dropout.p for layer in [*model.condenser.layers, *model.head]}
         assert rates == {0.25}
+
+
+def test_a_checkpoint_that_never_had_a_head_gets_a_new_one(bert_folder, tmp_path):
+    plain = CondenserForMaskedLM.from_encoder(bert_folder)
+    plain.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path)
+    model = open_model(PretrainingRecipe(encoder=str(tmp_path), corpus=""))
+    assert isinstance(model, CondenserForPreTraining)
+    weights = model.state_dict()
+    assert all(torch.equal(weights[name], each) for name, each in plain.state_dict().items())
 
 
 @pytest.mark.parametrize(

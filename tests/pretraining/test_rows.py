@@ -35,6 +35,15 @@ def test_other_data_are_refused(make_trainer, data, message):
         make_trainer(data)
 
 
+@pytest.mark.parametrize(("seed", "is_warned"), [(None, True), (7, False)])
+def test_a_stream_that_is_shuffled_without_a_seed_is_named(
+    make_trainer, texts, caplog, seed, is_warned
+):
+    stream = Dataset.from_dict({"text": texts}).to_iterable_dataset()
+    make_trainer(stream.shuffle(seed=seed, buffer_size=9).map(lambda row: row))
+    assert ("train_dataset is shuffled without a seed" in caplog.text) is is_warned
+
+
 class Lines(torch.utils.data.Dataset):
     """A data set of torch that holds strings."""
 
@@ -66,6 +75,7 @@ def test_stored_data_of_every_kind_give_the_training_of_the_texts(make_trainer, 
             DatasetDict(train=rows, test=rows.select([0])),
             rows.with_format("arrow"),
             tuple(rows),
+            rows["text"],
             Lines(texts),
             torch.utils.data.ConcatDataset(halves),
             torch.utils.data.ConcatDataset([rows.select(range(9)), rows.select(range(9, 20))]),

@@ -29,6 +29,7 @@ from modeling_condenser import (
     CondenserTrainer,
     CondenserTrainingArguments,
 )
+from modeling_condenser.files.models import find_weights
 from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.pretraining.examples import find_tokenizer, prepare_model
 from modeling_condenser.pretraining.pretrain import pretrain
@@ -212,7 +213,7 @@ def test_each_evaluation_has_the_same_masks_and_gives_the_loss_of_the_model(make
 
 def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(make_trainer, tmp_path, texts):
     settings = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps"}
-    settings |= {"save_steps": 1, "save_total_limit": 1, "load_best_model_at_end": True}
+    settings |= {"save_steps": 1, "save_total_limit": 2, "load_best_model_at_end": True}
     settings |= {"metric_for_best_model": "eval_head_loss"}
     settings |= {"max_steps": 2, "learning_rate": 0.5}  # the loss explodes
     trainer = make_trainer(eval_dataset=texts[50:60], **settings)
@@ -223,6 +224,8 @@ def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(make_trainer, tmp_pat
     saved = load_file(best / "model.safetensors")
     found = trainer.model.state_dict()
     assert all(torch.equal(found[name], weight) for name, weight in saved.items())
+    last_checkpoint = tmp_path / "run/checkpoint-2"
+    assert last_checkpoint.is_dir() and find_weights(tmp_path / "run") == best
 
 
 def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, monkeypatch):
@@ -237,6 +240,7 @@ def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, mon
         ("pass its tokenizer as processing_class", {"model": new}, {}),
         ("takes no model_init", {"model": None, "model_init": lambda: model}, {}),
         ("takes no data_collator", {"data_collator": list}, {}),
+        ("takes no compute_metrics: only masked", {"compute_metrics": len}, {}),
         ("a CondenserForMaskedLM, but .* a BertForMaskedLM", {"model": raw}, {"objective": "mlm"}),
         ("label_smoothing_factor is 0.1", {}, {"label_smoothing_factor": 0.1}),
         ("neftune_noise_alpha is 5.0", {}, {"neftune_noise_alpha": 5.0}),

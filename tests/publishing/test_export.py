@@ -131,6 +131,16 @@ def test_a_wrong_field_of_the_contract_is_refused(bert_run, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+def test_a_contract_that_cannot_be_kept_is_refused(bert_run, exported, tmp_path):
+    for checkpoint, contract, message in (
+        (bert_run, {"passage_max_length": 65}, "passage_max_length is 65, .* for 64 tokens"),
+        (exported, {"pooling": "mean"}, "contract is for pre-training checkpoints"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export(checkpoint=checkpoint, out=tmp_path / "out", contract=contract, onnx="int8")
+    assert not any(tmp_path.iterdir())
+
+
 def test_the_text_on_the_card_of_an_int8_copy_is_kept(exported, tmp_path, monkeypatch):
     monkeypatch.setattr("modeling_condenser.publishing.export.add_int8", lambda _: None)
     settings = {"checkpoint": exported, "out": tmp_path / "out", "onnx": "int8"}

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from modeling_condenser.files import models
+from modeling_condenser.files.models import find_model_folder
 from modeling_condenser.publishing import provenance
 from modeling_condenser.publishing.provenance import (
     EvaluationResult,
     Stage,
     add_result,
     read_results,
+    read_start,
 )
 
 
@@ -66,6 +68,15 @@ def test_a_setting_says_nothing_of_this_machine(given, published, tmp_path, monk
     recipe = {"encoder": given, "inner": [{"encoder": given, "split": "train"}]}
     expected = {"encoder": published, "inner": [{"encoder": published, "split": "train"}]}
     assert provenance.publishable(recipe) == expected
+
+
+def test_the_stages_of_a_start_on_the_hub_are_read(bert_run, loopback_hub):
+    commit = loopback_hub.put(bert_run / "model", "owner/condenser")
+    name = f"owner/condenser@{commit}"
+    assert read_start(name) == []  # which no training has fetched
+    find_model_folder(name)
+    assert [stage.name for stage in read_start(name)] == ["Pre-training"]
+    assert read_start("nowhere") == read_start(None) == []
 
 
 def test_the_names_of_documents_are_not_published(tmp_path, monkeypatch):

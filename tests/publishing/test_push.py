@@ -12,7 +12,7 @@ import torch
 from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
-from modeling_condenser import CondenserForMaskedLM
+from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, losses
 from modeling_condenser.publishing import push as module
 from modeling_condenser.publishing.card import PLACEHOLDER, write_card
 from modeling_condenser.publishing.push import (
@@ -48,6 +48,21 @@ def test_an_encoder_is_pushed_once_as_it_is(loopback_hub, folder):
     assert ModelCard(card).data.language == "no"
 
 
+@pytest.mark.slow
+def test_text_that_was_added_to_the_card_on_the_hub_is_not_lost(loopback_hub, folder):
+    push(folder=folder, name=NAME, license="mit")
+    repository, card = loopback_hub.repo(NAME), folder / "README.md"
+    files = repository.files()
+    files["README.md"] += b"\n## Use\n\nIn tests."
+    repository.add("main", "Edit model card", files)
+    with pytest.raises(ValueError, match="card of owner/encoder has text on the Hub that .* lacks"):
+        push(folder=folder, name=NAME, license="mit")
+    assert len(repository.commits()) == 2 + 1  # the first two are of create_repo and push
+    card.write_text(card.read_text() + "\n## Use\n\nIn tests.\n\nAnd here.\n")
+    push(folder=folder, name=NAME, license="mit")
+    assert b"In tests.\n\nAnd here." in repository.files()["README.md"]
+
+
 def test_a_dry_run_checks_and_prints_the_card_without_the_network(folder, monkeypatch):
     monkeypatch.setattr(module, "find_opening_error", lambda _: None)
     monkeypatch.setattr("socket.socket.connect", None)  # any use of it fails
@@ -71,6 +86,17 @@ def test_a_trainers_checkpoint_is_pushed_with_its_code_and_without_its_training_
     names = loopback_hub.repo(NAME).files().keys()
     assert names >= {"configuration_condenser.py", "modeling_condenser.py", "model.safetensors"}
     assert not names & state
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_an_earlier_version_gets_the_code_of_this_one(bert_run, tmp_path):
+    checkpoint = Path(shutil.copytree(bert_run / "model", tmp_path / "checkpoint"))
+    (checkpoint / "losses.py").write_text("raise RuntimeError('of an earlier version')")
+    report = push(folder=checkpoint, name=NAME, license="mit", dry_run=True)
+    assert report.sizes["losses.py"] == Path(losses.__file__).stat().st_size
+    (checkpoint / "other.py").write_text("")
+    with pytest.raises(ValueError, match=r"other\.py: not the code of this version"):
+        push(folder=checkpoint, name=NAME, license="mit", dry_run=True)
 
 
 def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder):
@@ -106,6 +132,15 @@ def test_what_does_not_open_is_refused(folder):
 @pytest.mark.slow
 def test_a_checkpoint_without_a_condenser_head_opens(bert_folder, tmp_path):
     CondenserForMaskedLM.from_encoder(bert_folder).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path)
+    assert find_opening_error(tmp_path) is None
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_a_decoder_opens(bert_folder, tmp_path):
+    CondenserForPreTraining.from_encoder(
+        bert_folder, head_mlm_probability=0.5, n_head_layers=1
+    ).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path)
     assert find_opening_error(tmp_path) is None
 
