@@ -50,8 +50,12 @@ def find_recipe(name_or_path: str | Path) -> Path:
     return recipes[name]
 
 
-def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
-    """Read the settings of a recipe (`find_recipe`); `bf16: auto` is decided by the machine.
+def read_recipe(
+    name_or_path: str | Path, changes: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Read the settings of a recipe (`find_recipe`), with changes.
+
+    The machine decides what `bf16: auto` is.
 
     Raises:
         ValueError: the file is not valid YAML, or not a mapping.
@@ -65,6 +69,7 @@ def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} holds a {type(settings).__name__}, expected `field: value` lines."
         )
+    settings |= changes or {}
     if settings.get("bf16") == "auto":
         settings["bf16"] = is_bfloat16_fast()
     return settings
@@ -283,7 +288,7 @@ def read_settings(
         settings["recipe"] = plain.pop(0)
     settings.update(_assign_words(plain, [n for n in positional if n not in settings], classes))
     if recipe := settings.pop("recipe", None):
-        settings = {**read_recipe(recipe), **settings}
+        settings = read_recipe(recipe, settings)
     return settings
 
 
