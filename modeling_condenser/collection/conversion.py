@@ -47,7 +47,7 @@ _USUAL_ENCODINGS = (
     "utf_8 utf_16_le utf_16_be utf_32 cp1252 gb18030 big5 cp932 euc_jp euc_kr cp1251 koi8_r "
     "cp1253 cp1254 cp1255 cp1256 cp874"
 ).split()
-_FEW_BAD, _BAD_SHARE = 3, 0.01  # characters, up to which an encoding is kept
+_FEW_BAD, _BAD_SHARE = 3, 0.01  # characters, with which UTF-8, and any encoding, is kept
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Document:
         """The whole text, with title and headings as paragraphs."""
         parts, above = [self.title], tuple[str, ...]()
         for headings, text in self.sections:
-            is_new = [headings[:n] != above[:n] for n in range(1, len(headings) + 1)]
-            parts += [*compress(headings, is_new), text]
+            outer = [headings[:n] != above[:n] for n in range(1, len(headings))]
+            parts += [*compress(headings, outer), *headings[-1:], text]
             above = headings
         return "\n\n".join(filter(None, parts))
 
@@ -277,12 +277,9 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
         with suppress(UnicodeDecodeError):
             if "\0" not in (text := data.decode(name)):
                 return _with_line_feeds(text), name
-    for name in dict.fromkeys(filter(None, (encoding, "utf-8", expected))):
+    for name in filter(None, ("utf-8-sig", expected)):
         text = data.decode(name, "replace")
-        n_bad = text.count("\ufffd")
-        is_rare = n_bad <= max(_FEW_BAD, _BAD_SHARE * len(text)) and "\0" not in text
-        n_good = len(text) - n_bad if name != "utf-8" else _count_beyond_ascii(text) - n_bad
-        if is_rare and (name == encoding or n_good > n_bad):
+        if _has_few_bad(text, is_utf_8=codecs.lookup(name).name.startswith("utf-8")):
             return _with_line_feeds(text), name
     guess = None
     if not is_binary(data):
@@ -293,8 +290,14 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
     return _with_line_feeds(str(guess)), guess.encoding
 
 
-def _count_beyond_ascii(text: str) -> int:
-    return sum(character > "\x7f" for character in text)
+def _has_few_bad(text: str, *, is_utf_8: bool) -> bool:
+    n_bad = text.count("\ufffd")
+    if "\0" in text:
+        return False
+    if is_utf_8:  # which shows in its characters of several bytes
+        n_good = sum(character > "\x7f" for character in text) - n_bad
+        return n_bad < n_good and n_bad <= max(_FEW_BAD, _BAD_SHARE * len(text))
+    return n_bad < _BAD_SHARE * len(text)
 
 
 def _declared_encoding(data: bytes) -> str | None:

@@ -183,9 +183,7 @@ def _index_names(documents: Iterable[WrittenDocument]) -> Names:
     names: dict[str, set[frozenset[str]]] = defaultdict(set)
     for document, passages in documents:
         path = _key(document)
-        file, _, row_id = path.partition("#")
-        if plain_ending(Path(file)) not in TABLE_ENDINGS:
-            file, row_id = path, ""
+        file, row_id = _split_row(path)
         for name in {path, path.partition("/")[2], row_id or file.rpartition("/")[2]}:
             names[name].add(frozenset(passages))
     for _, passages in documents:
@@ -193,6 +191,14 @@ def _index_names(documents: Iterable[WrittenDocument]) -> Names:
             names.setdefault(_key(passage), {frozenset([passage])})
     names.pop("", None)
     return names
+
+
+def _split_row(path: str) -> tuple[str, str]:
+    """The path of a table and the id of its row; of another file the path, and nothing."""
+    for mark in re.finditer("#", path):
+        if plain_ending(Path(path[: mark.start()])) in TABLE_ENDINGS:
+            return path[: mark.start()], path[mark.end() :]
+    return path, ""
 
 
 def _split_of(document: str) -> str:

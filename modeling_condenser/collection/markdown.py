@@ -43,7 +43,7 @@ _TAGS = (defs.tags | {"picture"}) - {"script", "style", "textarea", "title"}
 _ANCHOR = re.compile(r"^[\s¶#§\uf0c1🔗]+$")  # the text of a link beside a heading
 _LONGEST_LINKS = 300  # characters of a block of links to the next and the previous page
 _TABLE_RULE = re.compile(  # between head and rows, or an empty head
-    r"^(?:\|[ |:-]+\||(?=.*\|)[ |:-]*-[ |:-]*)$\n?", re.MULTILINE
+    r"^(?:\|[ |:-]+\||(?=[^\n]*\|)(?=[ |:]*-)[ |:-]+)$\n?", re.MULTILINE
 )
 
 

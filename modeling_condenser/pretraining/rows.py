@@ -66,7 +66,8 @@ def fingerprint_stream(rows: IterableDataset) -> str:
 def _lacks_seed(part: Any) -> bool:
     """Whether a part of a stream is shuffled in an order that no seed determines."""
     generator = getattr(part, "generator", None)
-    seed = None if generator is None else generator.bit_generator.seed_seq.entropy
+    sequence = None if generator is None else generator.bit_generator.seed_seq
+    seed = getattr(sequence, "entropy", None)
     if isinstance(seed, int) and seed >= 2**64:  # the machine's entropy has 128 bits
         return True
     inner = [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", [])]
@@ -115,6 +116,12 @@ def _choose_columns(rows: Any, name: str) -> Any:
             f"{name} was split by split_dataset_by_node, but the trainer splits a stream itself: "
             "give the whole stream."
         )
+    if isinstance(rows, IterableDataset) and _lacks_seed(rows._ex_iterable):
+        logger.warning(
+            "%s is shuffled without a seed: other processes would read it in another order, and "
+            "the training cannot be resumed. Give shuffle a seed.",
+            name,
+        )
     rows = rows.with_format(None)
     columns = rows.column_names
     if columns is None:  # of a stream
@@ -122,12 +129,6 @@ def _choose_columns(rows: Any, name: str) -> Any:
     if not columns:
         raise ValueError(f"{name} is empty.")
     if "text" in columns and isinstance(rows, IterableDataset):
-        if _lacks_seed(rows._ex_iterable):
-            logger.warning(
-                "%s is shuffled without a seed: other processes would read it in another order, "
-                "and the training cannot be resumed. Give shuffle a seed.",
-                name,
-            )
         # Blank rows, such as every second line of a file, go before the stream is dealt to lanes.
         return rows.map(_read_streamed).select_columns(["text"]).filter(_has_text)
     if "text" in columns:

@@ -129,7 +129,7 @@ def main(folder: Path) -> int:
     rankings = search(folder, passages, queries, qrels, depth)
     # ir_measures gets ranks, since it breaks ties in another way, and numbers as ids, for ERR.
     run = {
-        str(n): {p: -float(i) for i, p in enumerate(ranking)}
+        str(n): {p: -float(i) for i, p in enumerate(ranking, 1)}
         for n, ranking in enumerate(rankings.values())
     }
     qrels = {str(n): qrels[query] for n, query in enumerate(rankings)}

@@ -10,6 +10,7 @@ the folder alone. Settings are published without secrets and local paths.
 
 import gzip
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -32,6 +33,8 @@ from modeling_condenser.files.run_folder import (
 )
 
 from .training_log import thin_log
+
+logger = logging.getLogger(__name__)
 
 PROVENANCE_FILE = "provenance.json"
 RESULTS_FILE, RUNS_FOLDER = "evaluation_results.json", "evaluation"
@@ -78,7 +81,10 @@ def read_start(name: str | None) -> list[Stage]:
     """The stages of the encoder that a training starts from; none if they are not on this disk."""
     try:  # a training that started from a model of the Hub has fetched it
         return read_provenance(find_model_folder(name, local_files_only=True)) if name else []
-    except (OSError, ValueError):
+    except OSError:
+        return []
+    except ValueError as error:
+        logger.warning("The stages that made %s are not recorded: %s", name, error)
         return []
 
 
@@ -93,7 +99,12 @@ def read_provenance(folder: Path) -> list[Stage]:
     """The stages that made a model, first to last; empty if not recorded."""
     known = {each.name for each in fields(Stage)}  # older files have more
     stored = read_json(folder / PROVENANCE_FILE, [])
-    return [Stage(**{name: one[name] for name in known & one.keys()}) for one in stored]
+    try:
+        return [Stage(**{name: one[name] for name in known & one.keys()}) for one in stored]
+    except (AttributeError, TypeError) as error:
+        raise ValueError(
+            f"{folder / PROVENANCE_FILE} does not hold the stages of a training ({error})."
+        ) from error
 
 
 def write_provenance(folder: Path, stages: Sequence[Stage]) -> None:
@@ -160,7 +171,7 @@ class EvaluationResult:
         intervals: measure -> 95 % confidence interval of the mean.
         comparisons: with other systems on the same queries: `baseline`, `measure`, the baseline's
             `value`, the `difference` of this model's value from it, and the `p_value` of a
-            two-sided paired randomisation test, with Holm's correction over the result.
+            two-sided paired randomisation test, with Holm's correction over the evaluation.
         run: `file` (within the repository) and `sha256` (of the uncompressed run), if published.
         shared_queries: other split of the collection -> number of these queries that it has too.
         qrels_sha256: of the judgements as sorted lines in TREC format.

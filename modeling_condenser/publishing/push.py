@@ -1,6 +1,7 @@
 """Publish an encoder, a retriever or a checkpoint: gather, check, open as a user would, commit."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -11,21 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, HfApi, get_token, hf_hub_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HfHubHTTPError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import CommitInfo, HfApi, get_token
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 from huggingface_hub.utils import validate_repo_id
+from transformers.dynamic_module_utils import get_relative_import_files
 
+import modeling_condenser.modeling_condenser
 from modeling_condenser.files.models import CONFIG_FILE, INT8_FILE, find_weights, is_checkpoint
 from modeling_condenser.files.run_folder import MODEL_FOLDER, read_json
 from modeling_condenser.files.settings import parse_settings
 
 from .card import CARD_FILE, GENERATED, own_text, read_card, write_card
 from .provenance import RESULTS_FILE, RUNS_FOLDER, SECRET, read_provenance
+
+logger = logging.getLogger(__name__)
 
 # The base error of the HTTP library.
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
@@ -53,6 +53,7 @@ class PushRecipe:
         license: such as apache-2.0; by default that of the model card.
         language: code of the language of the texts, such as fr; by default that of the model card.
         message: of the commit.
+        replace_card: replace text that the repository's card has and the folder's lacks.
         dry_run: check, and show the card and the files, without the network.
     """
 
@@ -63,6 +64,7 @@ class PushRecipe:
     license: str | None = None
     language: str | None = None
     message: str = "Push with condenser"
+    replace_card: bool = False
     dry_run: bool = False
 
 
@@ -117,14 +119,16 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
         staging = Path(scratch, recipe.name.rpartition("/")[2])
         without = shutil.ignore_patterns(*_IGNORED, *_TRAINING_STATE)
         shutil.copytree(source.resolve(), staging, ignore=without, copy_function=os.symlink)
-        _renew_code(staging)
+        if is_checkpoint(staging):
+            _renew_code(staging)
         changes = {"license": recipe.license, "language": recipe.language}
         metadata = {name: value for name, value in changes.items() if value}
         write_card(staging, name=recipe.name, metadata=metadata)
         check_publishable(staging)
         commit = None
         if not recipe.dry_run:
-            _refuse_lost_text(staging / CARD_FILE, recipe, token)
+            if not recipe.replace_card:
+                _refuse_lost_text(staging / CARD_FILE, source / CARD_FILE, recipe, token)
             commit = commit_folder(
                 staging,
                 recipe.name,
@@ -138,28 +142,35 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
 
 
 def _renew_code(folder: Path) -> None:
-    """Replace the code of a checkpoint, perhaps of an earlier version, by that of this package."""
-    package = Path(__file__).parents[1]
-    for file in folder.glob("*.py"):
-        if is_checkpoint(folder) and (package / file.name).is_file():
-            file.unlink()
-            file.symlink_to(package / file.name)
+    """Give a checkpoint, perhaps of an earlier version, the code of this one."""
+    model = modeling_condenser.modeling_condenser.__file__
+    for original in map(Path, [model, *get_relative_import_files(model)]):
+        file = folder / original.name
+        if file.is_file() and file.read_bytes() != original.read_bytes():
+            logger.warning("%s is pushed as in this version of the package.", file.name)
+        file.unlink(missing_ok=True)
+        file.symlink_to(original)
 
 
-def _refuse_lost_text(card: Path, recipe: PushRecipe, token: str | None) -> None:
-    """Raise a ValueError if a person's text in the repository's card is not in the new one."""
+def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | None) -> None:
+    """Raise a ValueError if a person's text in the repository's card is not in the new one.
+
+    `old` is where the person can add it.
+    """
+    api = HfApi(token=token)
+    place: Any = {"revision": recipe.revision}
     try:
-        file = hf_hub_download(recipe.name, CARD_FILE, revision=recipe.revision, token=token)
-    except (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError):
-        return
-    except _HTTP_ERROR as error:
+        if not api.file_exists(recipe.name, CARD_FILE, **place):
+            return
+        file = api.hf_hub_download(recipe.name, CARD_FILE, force_download=True, **place)
+    except (_HTTP_ERROR, EntryNotFoundError, ValueError) as error:
         raise OSError(f"Cannot push to {recipe.name}: {error}") from error
-    on_hub, new = (own_text(read_card(each)[1]) for each in (Path(file), card))
-    if on_hub not in new:
+    on_hub, text = (own_text(read_card(each)[1]) for each in (Path(file), new))
+    if on_hub not in text:
         raise ValueError(
-            f"The card of {recipe.name} has text on the Hub that the folder's {CARD_FILE} lacks: "
-            f"{on_hub[:60]!r}. To keep it, copy it below the generated block of "
-            f"{recipe.folder}; else delete it on the Hub. Nothing was sent."
+            f"The card of {recipe.name} on the Hub has text that the new one lacks: "
+            f"{on_hub[:60]!r}. Copy it below the generated block of {old}, or pass "
+            "--replace_card true. Nothing was sent."
         )
 
 

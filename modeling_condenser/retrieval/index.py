@@ -242,8 +242,8 @@ class Index:
         try:
             _write_passages(folder / PASSAGES_FILE, passages)
             state = self._prepare(folder, dev)
-        except Exception:
-            if version:  # unlike a killed update, a failed one is not completed later
+        except ValueError:
+            if version:  # nothing that can be indexed, so it is not completed later
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         self._write_settings(version + 1)  # with the fusion that was chosen

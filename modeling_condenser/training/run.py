@@ -113,6 +113,7 @@ def run_training(
     set_seed(arguments.seed)
     trainer = make_trainer(recipe, arguments)
     trainer.settings = settings
+    trainer.check_processes()
     with arguments.main_process_first(desc="claiming the run folder"):
         claim_run_folder(run_folder, settings, trainer.data_hash, batch=trainer.global_batch)
     if is_finished:

@@ -142,11 +142,7 @@ class ResumableTrainer(Trainer):
                 was nothing to train on.
             FileNotFoundError: there is no complete checkpoint, but True was given.
         """
-        if len(set(gather_object([self.data_hash]))) > 1:
-            raise ValueError(
-                "The processes have different models or data: give each shuffle, interleave and "
-                "train_test_split a seed, and build the model after set_seed."
-            )
+        self.check_processes()
         with self.args.main_process_first(desc="finding the checkpoint"):
             checkpoint = self._find_checkpoint(resume_from_checkpoint)
         before, n_steps = 0.0, 0
@@ -169,6 +165,15 @@ class ResumableTrainer(Trainer):
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
             self.record["best_step"] = self.state.best_global_step
         return output
+
+    def check_processes(self) -> None:
+        """Raise a ValueError in all processes unless they have the same start and data."""
+        if len(set(gather_object([self.data_hash]))) > 1:
+            raise ValueError(
+                "The processes have different models or data: give them the same files, each "
+                "shuffle, interleave and train_test_split a seed, and build the model after "
+                "set_seed."
+            )
 
     def load_data_state(self, checkpoint: Path | None, n_steps: int) -> None:
         """Let data that keep a state of their own begin, or continue after a checkpoint's steps."""

@@ -232,10 +232,12 @@ def test_a_folder_may_have_the_mark_before_ids_of_rows_in_its_name(tmp_path):
     folder = tmp_path / "in" / "C#"
     folder.mkdir(parents=True)
     (folder / "notes.md").write_text("It has classes.")
-    labels, out = tmp_path / "labels.csv", tmp_path / "out"
-    labels.write_text("question,file\nwhat?,notes.md\n")
+    (folder / "rows.csv").write_text("id,text\nq7,It is compiled.\n")
+    labels, out = tmp_path / "labels.jsonl", tmp_path / "out"
+    rows = [{"question": "what?", "file": "notes.md"}, {"question": "how?", "id": "q7"}]
+    labels.write_text("\n".join(map(json.dumps, rows)))
     collect(sources=tmp_path / "in", out=out, labels=labels)
-    assert relevant(out) == {"what?": {"in/C#/notes.md#1"}}
+    assert relevant(out) == {"what?": {"in/C#/notes.md#1"}, "how?": {"in/C#/rows.csv#q7"}}
 
 
 def test_a_label_is_about_each_passage_that_has_a_part_of_its_text(tmp_path, write_text):

@@ -41,3 +41,6 @@ def test_bfloat16_is_chosen_where_there_are_units_for_it(
     machine(*units, accelerator=accelerator)
     assert read_recipe("pretrain/own-text")["bf16"] is is_fast
     assert caplog.text.count("units for bfloat16") == 1
+    is_bfloat16_fast.cache_clear()
+    assert read_recipe("pretrain/own-text", {"bf16": not is_fast})["bf16"] is not is_fast
+    assert caplog.text.count("units for bfloat16") == 1

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from modeling_condenser.publishing.provenance import (
     EvaluationResult,
     Stage,
     add_result,
+    read_provenance,
     read_results,
     read_start,
 )
@@ -77,6 +79,14 @@ def test_the_stages_of_a_start_on_the_hub_are_read(bert_run, loopback_hub):
     find_model_folder(name)
     assert [stage.name for stage in read_start(name)] == ["Pre-training"]
     assert read_start("nowhere") == read_start(None) == []
+
+
+def test_a_file_of_another_kind_is_no_record_of_stages(bert_folder, tmp_path, caplog):
+    start = shutil.copytree(bert_folder, tmp_path / "start")
+    (start / "provenance.json").write_text('{"source": "of another tool"}')
+    with pytest.raises(ValueError, match="does not hold the stages of a training"):
+        read_provenance(start)
+    assert read_start(str(start)) == [] and "are not recorded" in caplog.text
 
 
 def test_the_names_of_documents_are_not_published(tmp_path, monkeypatch):

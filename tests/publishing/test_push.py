@@ -55,12 +55,15 @@ def test_text_that_was_added_to_the_card_on_the_hub_is_not_lost(loopback_hub, fo
     files = repository.files()
     files["README.md"] += b"\n## Use\n\nIn tests."
     repository.add("main", "Edit model card", files)
-    with pytest.raises(ValueError, match="card of owner/encoder has text on the Hub that .* lacks"):
+    with pytest.raises(ValueError, match="card of owner/encoder on the Hub has text that .* lacks"):
         push(folder=folder, name=NAME, license="mit")
     assert len(repository.commits()) == 2 + 1  # the first two are of create_repo and push
     card.write_text(card.read_text() + "\n## Use\n\nIn tests.\n\nAnd here.\n")
     push(folder=folder, name=NAME, license="mit")
     assert b"In tests.\n\nAnd here." in repository.files()["README.md"]
+    card.write_text(card.read_text().replace("And here.", ""))  # a person's own change
+    push(folder=folder, name=NAME, license="mit", replace_card=True)
+    assert b"And here." not in repository.files()["README.md"]
 
 
 def test_a_dry_run_checks_and_prints_the_card_without_the_network(folder, monkeypatch):
@@ -92,6 +95,7 @@ def test_a_trainers_checkpoint_is_pushed_with_its_code_and_without_its_training_
 def test_a_checkpoint_of_an_earlier_version_gets_the_code_of_this_one(bert_run, tmp_path):
     checkpoint = Path(shutil.copytree(bert_run / "model", tmp_path / "checkpoint"))
     (checkpoint / "losses.py").write_text("raise RuntimeError('of an earlier version')")
+    (checkpoint / "encoder_parts.py").unlink()
     report = push(folder=checkpoint, name=NAME, license="mit", dry_run=True)
     assert report.sizes["losses.py"] == Path(losses.__file__).stat().st_size
     (checkpoint / "other.py").write_text("")

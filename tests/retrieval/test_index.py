@@ -182,12 +182,27 @@ def test_only_a_stored_update_is_completed_and_by_one_process(tmp_path, monkeypa
     assert opened.update(TEXTS) == (["may", "snow"], [], [])
 
 
-def test_an_update_that_fails_changes_nothing_and_is_not_completed_later(tmp_path, monkeypatch):
+def test_an_update_that_fails_changes_nothing_and_is_not_completed_later(
+    tmp_path, monkeypatch, caplog
+):
     index = Index.build(TEXTS, folder=tmp_path / "index")
     with pytest.raises(ValueError, match="no word in"):
         index.update({"spring": "the of", "may": "and"})
     assert list_index(index) == ["1", "index.json"]
     assert len(index) == len(Index.open(index.folder)) == len(TEXTS)
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Index, "_prepare", kill)
+    with pytest.raises(KeyboardInterrupt):
+        index.update({"spring": "the of", "may": "and"})
+    monkeypatch.undo()
+    for _ in range(2):
+        opened = Index.open(index.folder)
+        wait_until(lambda: list_index(index) == ["1", "index.json"])
+        assert len(opened) == len(TEXTS)
+    assert caplog.text.count("it failed (BM25 finds no word in") == 1
 
 
 def test_a_killed_build_is_continued(retriever, collection, tmp_path, monkeypatch):
