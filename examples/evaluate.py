@@ -13,4 +13,4 @@ report = evaluate(
 print(report)
 
 best = max(report.means, key=lambda system: report.means[system]["MRR@10"])
-print(f"\nbest by MRR@10: {best}; groups of queries and pictures: {report.file}")
+print(f"\nbest by MRR@10: {best}; groups of queries: {report.file}")

@@ -5,7 +5,8 @@
     python examples/milvus.py table my-retriever "what I am looking for" --uri milvus.db
 
 The URI is a file, for Milvus Lite, or a server as in http://HOST:19530, whose token is in the
-environment variable MILVUS_TOKEN. The first call loads the table; `--replace` loads it again.
+environment variable MILVUS_TOKEN. The first call loads the table; `--replace` loads it again, which
+vectors of another model need.
 """
 
 import argparse

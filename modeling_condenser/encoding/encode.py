@@ -1,5 +1,6 @@
 """Encode a collection from its settings, and write the vectors as a table for a database."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from .embeddings import (
     local_device,
 )
 
+_TABLE_FILE = re.compile(r"data-\d{5}-of-\d{5}\.parquet")
 _BYTES_A_TABLE = 500_000_000  # a file size that the Hub can show and stream
 _ROWS_A_GROUP = 8192  # of a parquet file
 
@@ -63,6 +65,8 @@ def encode(**settings: Any) -> Embeddings:
 
     [recipe] = parse_settings(settings, EncodingRecipe)
     devices = recipe.devices.split(",") if recipe.devices else None
+    if recipe.table:
+        _check_table_folder(Path(recipe.table))
     name, values = split_name(recipe.model)
     encoder_settings = convert_settings(name, values, ENCODER_SETTINGS)
     retriever = Retriever(name, device=local_device(devices), **encoder_settings)
@@ -75,18 +79,24 @@ def encode(**settings: Any) -> Embeddings:
     return embeddings
 
 
+def _check_table_folder(folder: Path) -> None:
+    """Raise a FileExistsError if a folder holds other files than an earlier table."""
+    names = [path.name for path in folder.glob("*") if not _TABLE_FILE.fullmatch(path.name)]
+    if names:
+        raise FileExistsError(f"{folder} holds other files ({names[0]}): name a new folder.")
+
+
 def write_table(embeddings: Embeddings, folder: str | Path, *, passages: Dataset) -> list[Path]:
     """Write embeddings as parquet files of about 500 MB, for a vector database or the Hub.
 
-    The columns are `id`, `embedding`, `title` and `text`. The folder must be new or empty, and is
-    written completely or not at all.
+    The columns are `id`, `embedding`, `title` and `text`. The folder must be new or hold an earlier
+    table, and is written completely or not at all.
 
     Returns:
         The files, `data-00000-of-00003.parquet` and so on, in the order of the passages.
     """
     folder, dimension = Path(folder), embeddings.dimension
-    if folder.is_dir() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty: name a new folder.")
+    _check_table_folder(folder)
     # Arrow maps vectors, ids and texts into memory.
     shards = [pa.array(block.ravel()) for block in embeddings.blocks()]
     vectors = [pa.FixedSizeListArray.from_arrays(shard, dimension) for shard in shards]

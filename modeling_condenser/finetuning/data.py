@@ -5,17 +5,16 @@ its positives and negatives, and for distillation a cross-encoder's scores; or t
 score. The texts include the prompts. Rows that cannot be used are left out and counted.
 """
 
-import csv
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from glob import glob
-from itertools import count, takewhile
+from itertools import count, islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value, concatenate_datasets, load_dataset
 
@@ -26,8 +25,15 @@ from modeling_condenser.collection.collection import (
     plain_text,
     titles_and_texts,
 )
+from modeling_condenser.collection.conversion import TABLE_ENDINGS, read_any_rows
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.collection.rows import fingerprint_rows, read_json
+from modeling_condenser.collection.rows import (
+    file_states,
+    fingerprint_rows,
+    plain_ending,
+    read_table,
+    store_rows,
+)
 from modeling_condenser.files.hub import split_revision
 from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.pretraining.counter_random import EpochKeys
@@ -40,15 +46,12 @@ logger = logging.getLogger(__name__)
 Row = Mapping[str, Any]
 Example = dict[str, Any]
 
-_READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv"}
-_READERS[".parquet"] = "parquet"
-_COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst", ".zip"}
+_JSON = "json"  # the column that holds a row of a file
 _LABEL_COLUMNS = {"query": "question", "positive": "passage"}  # those of `condenser collect`
 _BLANK, _NO_NEGATIVE = "rows with a blank text", "rows without a negative"
 
 _TEXT = Value("string")
 _BOOKKEEPING = {"left_out": _TEXT, "row_number": Value("int64")}  # the reason; the example's number
-_DPR = {"query": _TEXT, "positive": _TEXT, "negatives": List(_TEXT)}
 _PAIR = {"sentence1": _TEXT, "sentence2": _TEXT, "label": Value("float64"), **_BOOKKEEPING}
 
 
@@ -139,6 +142,7 @@ def _text_examples(
     columns = recipe.columns if isinstance(recipe.columns, Mapping) else {}
 
     def convert(row: Row, number: int) -> Example:
+        row = json.loads(row[_JSON]) if row.keys() == {_JSON} else row
         labels = {ours: row[name] for ours, name in _LABEL_COLUMNS.items() if name in row}
         try:
             renamed = {ours: row[name] for ours, name in columns.items()}
@@ -175,7 +179,7 @@ def open_rows(recipe: FinetuningRecipe, title_separator: str = " ") -> list[Data
     tables: list[Dataset] = []
     for name in names:
         files = [name] if Path(name).is_file() else sorted(glob(name))
-        if not files and len(names) > 1:
+        if not files and (len(names) > 1 or plain_ending(Path(name)) in TABLE_ENDINGS):
             raise FileNotFoundError(f"There is no file {name!r}.")
         tables += [_open_file(file, recipe, title_separator) for file in files]
     if not tables:
@@ -187,39 +191,37 @@ def open_rows(recipe: FinetuningRecipe, title_separator: str = " ") -> list[Data
 
 
 def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dataset:
-    """Open the rows of a file, whose ending says what it holds."""
-    endings = [suffix for suffix in Path(file).suffixes if suffix not in _COMPRESSIONS]
-    ending = endings[-1] if endings else ""
-    if ending not in _READERS:
-        raise ValueError(f"{file}: expected a file of type {', '.join(_READERS)}.")
-    options: dict[str, Any] = {}
-    if ending == ".json" and "positive_ctxs" in next(read_json(Path(file)), {}):
-        changed = Path(file).stat().st_mtime_ns  # `datasets` has a cache by arguments
-        options = {"file": file, "separator": title_separator, "changed": changed}
-        return Dataset.from_generator(_read_dpr_file, Features(_DPR), gen_kwargs=options)
-    if _READERS[ending] == "csv":
-        options = {"sep": ",", "keep_default_na": False, "nrows": recipe.first_rows}
-        if ending == ".tsv":
-            options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
-        if isinstance(recipe.columns, list):
-            options["names"] = columns = recipe.columns
-        else:
-            columns = pd.read_csv(file, **{**options, "nrows": 0}).columns.tolist()
-        # All columns are text, because types would be guessed otherwise.
-        options["features"] = Features(dict.fromkeys(columns, _TEXT))
-    return load_dataset(_READERS[ending], data_files=file, split="train", **options)
+    """Store the rows of a file, each as JSON: values stay as they are, whatever other rows have."""
+    path, names = Path(file), recipe.columns if isinstance(recipe.columns, list) else None
 
+    def read() -> Iterator[Row]:
+        rows: Iterable[Row] = read_any_rows(path)
+        if names is not None:
+            is_csv = plain_ending(path) == ".csv"
+            rows = read_table(path, names, delimiter="," if is_csv else "\t", quoted=is_csv)
+        is_empty = True
+        for row in islice(rows, recipe.first_rows):
+            is_empty = False
+            content = read_dpr(row, title_separator) if "positive_ctxs" in row else row
+            yield {_JSON: json.dumps(content, default=str)}
+        if is_empty:
+            raise ValueError(f"{file} has no rows.")
 
-def _read_dpr_file(file: str, separator: str, changed: int) -> Iterator[Row]:
-    """Read the rows of a JSON file of DPR, which is an array of gigabytes; see `read_dpr`."""
-    for entry in read_json(Path(file)):
-        yield read_dpr(entry, separator)
+    identity = ["training rows", str(names), str(recipe.first_rows), title_separator]
+    return store_rows(read, {_JSON: _TEXT}, identity=[*identity, *file_states([path])])
 
 
 def make_example(row: Row, recipe: FinetuningRecipe, contract: EncodingContract) -> Example:
     """Make an example of a query with passages."""
     query, positive = row["query"] or "", row["positive"] or ""
     negatives = [] if recipe.n_negatives == 0 else _negatives_of(row)
+    for name, text in (
+        ("query", query),
+        ("positive", positive),
+        *(("negative", each) for each in negatives),
+    ):
+        if not isinstance(text, str | None):
+            raise ValueError(f"{name} is {text!r:.60}, expected text.")
     if not query.strip() or not positive.strip():
         return {"left_out": _BLANK}
     scores = row["scores"] if recipe.is_distilled else [None] * (1 + len(negatives))

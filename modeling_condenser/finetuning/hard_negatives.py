@@ -8,9 +8,11 @@ from typing import Any
 from modeling_condenser.collection.collection import Collection, PassageIndex, hash_text
 from modeling_condenser.collection.rows import read_json, read_table
 
+NEGATIVES_FILE = "negatives.jsonl"  # in the output folder of `mine`
+
 
 def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
-    """Read a file of hard negatives, plain or .gz.
+    """Read a file of hard negatives, plain or .gz, or the folder that `condenser mine` wrote.
 
     It holds JSON lines as `condenser mine` writes them; or, if it is a .tsv or .txt file, lines of
     query id, tab and passage ids separated by commas (train.negatives.tsv of RocketQA).
@@ -19,6 +21,8 @@ def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
         `query_id` and `negative_ids` (best first), and what else a line has: `positive_ids`, and a
         cross-encoder's `positive_teacher_scores` and `negative_teacher_scores` (log-odds).
     """
+    if file.is_dir():
+        file /= NEGATIVES_FILE
     is_table = bool({".tsv", ".txt"} & {*file.suffixes})
     records: Any = read_table(file, ["query_id", "negative_ids"]) if is_table else read_json(file)
     for record in records:

@@ -37,9 +37,9 @@ from modeling_condenser.files.run_folder import (
     atomic_file,
     bar,
     check_run_folder,
-    claim_run_folder,
     hash_data,
     record_run,
+    start_run,
 )
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.retrieval.runs import rank_passages
@@ -50,12 +50,12 @@ from modeling_condenser.retrieval.systems import (
     parse_systems,
 )
 
-from .hard_negatives import KnownPassages, judged_positives
+from .hard_negatives import NEGATIVES_FILE, KnownPassages, judged_positives
 from .recipe import MiningRecipe
 
 logger = logging.getLogger(__name__)
 
-NEGATIVES_FILE = "negatives.jsonl"
+_SEARCH_FOLDER = "search"  # in the output folder
 _QUERIES_AT_ONCE = 4096  # memory grows with it; exact search reads all vectors each time
 _CANDIDATES_AT_ONCE = 64  # that a cross-encoder scores
 
@@ -81,7 +81,9 @@ def mine(**settings: Any) -> Path:
     started = time.perf_counter()
     recipe, search = parse_settings(settings, MiningRecipe, SearchSettings)
     folder = Path(recipe.output_dir)
-    check_run_folder(folder, settings)
+    negatives = folder / NEGATIVES_FILE
+    if negatives.is_file() or not (folder / _SEARCH_FOLDER).is_dir():  # else, it has no result yet
+        check_run_folder(folder, settings)
     collection = load_collection(recipe.collection, split=recipe.split)
     labelled = judged_positives(collection) or {query_id: [] for query_id in collection.answers}
     if not labelled or (recipe.answer_filter and not collection.answers):
@@ -97,13 +99,13 @@ def mine(**settings: Any) -> Path:
     data.append(fingerprint_judgements(collection))
     if dev is not None:
         data.append(fingerprint_judgements(dev))
-    claim_run_folder(folder, settings, hash_data(data))
-    negatives = folder / NEGATIVES_FILE
     if negatives.is_file():
+        check_run_folder(folder, settings, hash_data(data))
         logger.info("%s is finished.", folder)
         return negatives
+    start_run(folder, settings, hash_data(data))
     searcher = open_searcher(
-        system, collection.passages, folder / "search", settings=search, dev=dev
+        system, collection.passages, folder / _SEARCH_FOLDER, settings=search, dev=dev
     )
     miner = Miner(recipe, collection, PassageIndex(collection.passages), scorer)
     with atomic_file(negatives) as file:

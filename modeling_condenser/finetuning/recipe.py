@@ -112,6 +112,11 @@ class FinetuningRecipe:
                 "The recipe needs either a collection, with judged queries, or data, "
                 f"which holds the texts; collection is {self.collection}, data is {self.data}."
             )
+        if self.data is not None and self.negatives is not None:
+            raise ValueError(
+                "negatives are of a collection's queries, but data is set: set collection, or add "
+                "a column negatives to the rows of data."
+            )
         if self.data is None and self.objective == "mse_cosine":
             raise ValueError("objective mse_cosine trains on graded pairs: set data.")
         if self.data is None and self.negatives is None and self.needs_negatives:

@@ -31,7 +31,8 @@ TEXT_ROWS = [{"query": text, "positive": f"p {text}"} for text in TEXTS]
 
 def read(data: Any, **settings: Any) -> list[Any]:
     data = [str(file) for file in data] if isinstance(data, list) else str(data)
-    return list(chain(*open_rows(FinetuningRecipe("e", data=data, **settings))))
+    rows = chain(*open_rows(FinetuningRecipe("e", data=data, **settings)))
+    return [json.loads(row["json"]) if row.keys() == {"json"} else row for row in rows]
 
 
 def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_text):
@@ -49,6 +50,32 @@ def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_tex
     for file in files:
         assert read(file) == TEXT_ROWS, file
     assert read(tmp_path / "a.tsv", first_rows=3) == TEXT_ROWS[:3]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"query,positive\na,b, c\nd,e\n", "row 2 has 3 fields, expected 2"),
+        ("a.jsonl", b'{"query": "a"}\n{"que', r"a.jsonl:2: .* is not JSON"),
+        ("a.csv", b"query,positive\n", "a.csv has no rows"),
+        ("a.jsonl", b"", "a.jsonl has no rows"),
+        ("a.txt", b"a", "has no column 'query'"),
+        ("none.csv", None, "There is no file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(name, content, message, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    recipe = FinetuningRecipe("e", data=str(tmp_path / name))
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        load_training_data(recipe, CONTRACT, seed=0)
+
+
+def test_a_table_may_have_semicolons_and_another_encoding(tmp_path):
+    rows = [{"query": "wo, und für wen?", "positive": f"Die Größe der Käse {i}"} for i in range(9)]
+    lines = ["query;positive", *(";".join(row.values()) for row in rows)]
+    (tmp_path / "a.csv").write_bytes("\n".join(lines).encode("cp1252"))
+    assert read(tmp_path / "a.csv") == rows
 
 
 def test_files_lists_and_patterns_are_read_in_order(tmp_path, write_jsonl):
@@ -136,6 +163,11 @@ def test_rows_that_cannot_teach_are_left_out_with_the_reason():
     reasons = [make(row)["left_out"] for row in (blank, entry, alone)]
     assert reasons == ["rows with a blank text"] * 2 + ["rows without a negative"]
     assert make({"query": "q", "positive": "c"}, objective="triplet") == make(alone)
+    for wrong in ({"query": 42}, {"positive": ["a", "b"]}, {"negatives": [{"text": "a"}]}):
+        with pytest.raises(ValueError, match="is .*, expected text"):
+            make({"query": "q", "positive": "c", **wrong})
+    with pytest.raises(ValueError, match="negatives are of a collection's queries"):
+        make({}, negatives="a.jsonl")
     with pytest.raises(ValueError, match="1 scores for 2 passages"):
         make({"query": "q", "positive": "p", "negative": "n", "scores": [1]}, **KL)
 
