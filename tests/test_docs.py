@@ -96,11 +96,16 @@ def test_the_page_about_own_documents_shows_what_collect_writes(tmp_path, monkey
 @pytest.mark.slow
 def test_the_page_about_a_new_language_makes_an_encoder_that_keeps_accents(workplace, capsys):
     page = ROOT / "docs" / "from-nothing.md"
-    [code] = code_blocks(page, "python")
+    code, code_without_blanks = code_blocks(page, "python")
     Path("accents.jsonl").write_text('{"text": "où est la clé ? ici ou là"}\n' * 9)
     names: dict = {}
     exec(compile(code.replace("my-documents", "accents"), page.name, "exec"), names)
     assert names["tokenizer"].tokenize("OÙ ou")[:2] == ["où", "ou"]
+    text = "がっこうでパンをたべた。เป็นเมืองที่นับถือศาสนาพุทธ"
+    names["texts"] = [{"text": text}] * 9
+    exec(compile(code_without_blanks.replace("30000", "90"), page.name, "exec"), names)
+    ids = names["tokenizer"](text)["input_ids"]
+    assert names["tokenizer"].decode(ids, skip_special_tokens=True) == text
     exec(compile(code.replace("30000", "300"), page.name, "exec"), {})
     Path("small.json").write_text(code_blocks(page, "json")[0])
     for command in commands_of(page):
