@@ -113,7 +113,8 @@ def finetune(read: Reader) -> None:
     elif collection := settings.get("collection"):
         encoder = settings["encoder"]
         start = [encoder] if states_encoding(find_model_folder(encoder)) else []
-        _print_next("evaluate", folder, *start, collection, "--baseline", "bm25")
+        split = ("--split", "SPLIT") if settings.get("split") else ()
+        _print_next("evaluate", folder, *start, collection, *split, "--baseline", "bm25")
 
 
 def encode(read: Reader) -> None:

@@ -84,7 +84,9 @@ class EvaluationRecipe:
         if not self.systems:
             raise ValueError("Nothing to evaluate: name at least one system.")
         check_least(self, depth=1)
-        if self.task == "retrieval" and self.measures is not None:
+        if self.measures is not None:
+            if self.task != "retrieval":
+                raise ValueError(f"measures are for retrieval, and {self.task} has its own.")
             check_measures(self.measures)
 
 
