@@ -160,7 +160,7 @@ def check_run_folder(
     if not (folder / RECIPE_FILE).is_file():
         _check_new(folder)
         return
-    now, then = _comparable(settings), _comparable(_read_recipe(folder))
+    now, then = _comparable(settings), _comparable(stored_settings(folder))
     record = read_run(folder)
     is_compared_below = batch is not None and record.get(BATCH) is not None
     if data is None or is_compared_below:
@@ -223,8 +223,10 @@ def _check_new(folder: Path) -> None:
         )
 
 
-def _read_recipe(folder: Path) -> dict[str, Any]:
-    return yaml.safe_load((folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
+def stored_settings(folder: Path) -> dict[str, Any]:
+    """The settings of the run in a folder; empty if there is none."""
+    file = folder / RECIPE_FILE
+    return (yaml.safe_load(file.read_text(encoding="utf-8")) or {}) if file.is_file() else {}
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,8 +289,7 @@ def chosen_checkpoint(run_folder: Path) -> Path | None:
     None if there is no complete one.
     """
     last = last_checkpoint(run_folder)
-    has_recipe = (run_folder / RECIPE_FILE).is_file()
-    if last and has_recipe and _read_recipe(run_folder).get("load_best_model_at_end"):
+    if last and stored_settings(run_folder).get("load_best_model_at_end"):
         step = read_json(last / _STATE_FILE, {}).get("best_global_step")
         best = run_folder / f"checkpoint-{step}"
         return best if is_complete(best) else last

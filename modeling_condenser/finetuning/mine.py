@@ -40,6 +40,7 @@ from modeling_condenser.files.run_folder import (
     hash_data,
     record_run,
     start_run,
+    stored_settings,
 )
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.retrieval.runs import rank_passages
@@ -55,7 +56,6 @@ from .recipe import MiningRecipe
 
 logger = logging.getLogger(__name__)
 
-_SEARCH_FOLDER = "search"  # in the output folder
 _QUERIES_AT_ONCE = 4096  # memory grows with it; exact search reads all vectors each time
 _CANDIDATES_AT_ONCE = 64  # that a cross-encoder scores
 
@@ -82,8 +82,8 @@ def mine(**settings: Any) -> Path:
     recipe, search = parse_settings(settings, MiningRecipe, SearchSettings)
     folder = Path(recipe.output_dir)
     negatives = folder / NEGATIVES_FILE
-    if negatives.is_file() or not (folder / _SEARCH_FOLDER).is_dir():  # else, it has no result yet
-        check_run_folder(folder, settings)
+    if negatives.is_file() or "system" not in stored_settings(folder):
+        check_run_folder(folder, settings)  # but mining that has no result yet may begin anew
     collection = load_collection(recipe.collection, split=recipe.split)
     labelled = judged_positives(collection) or {query_id: [] for query_id in collection.answers}
     if not labelled or (recipe.answer_filter and not collection.answers):
@@ -105,7 +105,7 @@ def mine(**settings: Any) -> Path:
         return negatives
     start_run(folder, settings, hash_data(data))
     searcher = open_searcher(
-        system, collection.passages, folder / _SEARCH_FOLDER, settings=search, dev=dev
+        system, collection.passages, folder / "search", settings=search, dev=dev
     )
     miner = Miner(recipe, collection, PassageIndex(collection.passages), scorer)
     with atomic_file(negatives) as file:

@@ -70,6 +70,15 @@ def test_a_parquet_table_holds_ids_vectors_and_texts(bytes_a_table, n_files, tmp
     assert back.dtype == np.float32 and back.tobytes() == vectors.tobytes()
 
 
+def test_a_table_replaces_an_earlier_one(tmp_path):
+    passages = make_passages(50)
+    embeddings = write_embeddings(tmp_path / "e", draw_vectors(50), passages["_id"][:])
+    first = write_table(embeddings, tmp_path / "table", passages=passages)
+    before = [file.read_bytes() for file in first]
+    assert write_table(embeddings, tmp_path / "table", passages=passages) == first
+    assert [file.read_bytes() for file in first] == before
+
+
 def test_what_does_not_fit_is_refused_and_nothing_is_overwritten(tmp_path):
     passages, vectors = make_passages(50), draw_vectors(50)
     embeddings = write_embeddings(tmp_path / "e", vectors, passages["_id"][:], shard_size=20)

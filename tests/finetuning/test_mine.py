@@ -312,6 +312,16 @@ def test_a_run_that_does_not_fit_is_refused_and_leaves_no_file(tmp_path, mine_in
         assert not (tmp_path / f"out-{name}" / "negatives.jsonl").exists()
 
 
+def test_mining_that_found_nothing_can_be_repeated_with_other_settings(mine_into, tmp_path):
+    run_file = tmp_path / "run"
+    make_run_file(run_file)
+    with pytest.raises(ValueError, match="No query .* has a negative"):
+        mine_into(system=run_file, first_rank=200)
+    assert mine_into(system=run_file, first_rank=1).is_file()
+    with pytest.raises(ValueError, match="is not empty and holds no run"):
+        mine_into("", system=run_file)  # a folder of other files
+
+
 def test_a_finished_folder_is_neither_mined_again_nor_by_another_recipe(mine_into, tmp_path):
     run_file = tmp_path / "run"
     make_run_file(run_file)
