@@ -163,10 +163,10 @@ def find_start(name: str, *, from_retriever: bool = False, **hub: Any) -> Path:
         return folder
     if not from_retriever:
         raise ValueError(
-            f"{name} is an export or another model of sentence-transformers, without LM head, and "
-            "pre-training seldom improves a retriever: name the pre-training run of an export, use "
+            f"{name} is an export, which has no LM head, or another model of sentence-transformers,"
+            " which pre-training seldom improves: name the pre-training run of the export, use "
             "`condenser finetune` or `condenser adapt`, or set from_retriever: true to pre-train "
-            "its transformer."
+            "the transformer."
         )
     return folder / module_paths(folder)[0]
 

@@ -47,7 +47,8 @@ _USUAL_ENCODINGS = (
     "utf_8 utf_16_le utf_16_be utf_32 cp1252 gb18030 big5 cp932 euc_jp euc_kr cp1251 koi8_r "
     "cp1253 cp1254 cp1255 cp1256 cp874"
 ).split()
-_FEW_BAD, _BAD_SHARE = 3, 0.01  # characters, with which UTF-8, and any encoding, is kept
+_BAD_SHARE = 0.01  # of characters that cannot be decoded, in a text whose encoding is kept
+_FEW_BAD = 3  # such characters in a short text of UTF-8
 
 
 @dataclass(frozen=True)
@@ -256,10 +257,10 @@ def cell_text(value: Any) -> str:
 def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
     """Read a text of any encoding: the text, with line feeds, and the name of the encoding.
 
-    It is that of a byte order mark, or UTF-8 if the bytes are valid as such, or `encoding`, or what
-    a page of HTML declares; then the same in spite of a few bad bytes, if more of the others are
-    characters of several bytes for UTF-8; or what charset-normalizer finds. Of ASCII bytes, such as
-    those of ISO-2022-JP, UTF-8 is tried last.
+    It is the first of these in which all bytes are valid: that of a byte order mark, UTF-8,
+    `encoding` or what a page of HTML declares. Else it is the first of these in which few bytes are
+    bad (`_has_few_bad`), or what charset-normalizer finds. Of ASCII bytes, such as those of
+    ISO-2022-JP, UTF-8 is tried last.
 
     Raises:
         ValueError: there is no such encoding.
@@ -291,10 +292,14 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
 
 
 def _has_few_bad(text: str, *, is_utf_8: bool) -> bool:
+    """Whether a text, decoded with U+FFFD for bad bytes, is likely to be of this encoding.
+
+    UTF-8 shows in its characters of several bytes: most of them must be good.
+    """
     n_bad = text.count("\ufffd")
     if "\0" in text:
         return False
-    if is_utf_8:  # which shows in its characters of several bytes
+    if is_utf_8:
         n_good = sum(character > "\x7f" for character in text) - n_bad
         return n_bad < n_good and n_bad <= max(_FEW_BAD, _BAD_SHARE * len(text))
     return n_bad < _BAD_SHARE * len(text)

@@ -184,7 +184,7 @@ def check_run_folder(
     if changed:
         raise ValueError(
             f"{folder} holds another run ({', '.join(changed)}). Choose another output_dir, or "
-            "continue the run with its own settings, model and data (shuffled with a seed)."
+            "continue the run with its own settings, model and data."
         )
 
 

@@ -195,8 +195,10 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
     path, names = Path(file), recipe.columns if isinstance(recipe.columns, list) else None
 
     def read() -> Iterator[Row]:
-        rows: Iterable[Row] = read_any_rows(path)
-        if names is not None:
+        rows: Iterable[Row]
+        if names is None:
+            rows = read_any_rows(path)
+        else:
             is_csv = plain_ending(path) == ".csv"
             rows = read_table(path, names, delimiter="," if is_csv else "\t", quoted=is_csv)
         is_empty = True

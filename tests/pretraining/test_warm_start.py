@@ -27,7 +27,7 @@ def retriever_folder(bert_folder, tmp_path) -> Path:
 
 def test_a_retriever_is_a_start_only_on_request(settings, retriever_folder, bert_folder, tmp_path):
     settings |= {"encoder": str(retriever_folder), "encoder_changes": {}}
-    with pytest.raises(ValueError, match="is an export or .* set from_retriever: true"):
+    with pytest.raises(ValueError, match="is an export, .* set from_retriever: true"):
         pretrain(**settings)
     assert [path.name for path in tmp_path.iterdir()] == ["start"]
     model = CondenserForPreTraining.from_encoder(retriever_folder, from_retriever=True)

@@ -1,0 +1,61 @@
+"""Text of any encoding is decoded."""
+
+import pytest
+
+from modeling_condenser.collection.conversion import decode_file, read_any_rows
+
+GERMAN = "Grüße aus Köln, “größer” – 5 €"
+STATED = "<meta charset={}><p>{}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "encoding"),
+    [
+        ("a.txt", "L'élève a été reçu à l'école.\nFin.", "cp1252"),
+        ("a.txt", "企鹅生活在南极。它们吃磷虾。", "gb18030"),
+        ("a.txt", "Sixteen bits, ½.", "utf-16"),
+        ("a.txt", "über", "utf-8-sig"),
+        ("a.html", STATED.format("iso-8859-1", GERMAN), "cp1252"),  # as in browsers
+        ("a.html", STATED.format("'latin1'", GERMAN), "utf-8"),  # which it does not state
+        ("a.html", STATED.format("iso-2022-jp", "日本語"), "iso-2022-jp"),
+        ("a.html", STATED.format("x-sjis", "日本語"), "cp932"),
+        ("a.html", STATED.format('"big5"', "中文"), "big5"),
+        ("a.html", STATED.format("x-mac-roman", GERMAN), "mac-roman"),
+        ("a.html", STATED.format("no-such-name", GERMAN), "cp1252"),
+        ("a.html", STATED.format("x-user-defined", GERMAN), "cp1252"),
+        ("a.html", STATED.format("unicode", "even"), "ascii"),
+    ],
+)
+def test_text_of_any_encoding_is_decoded(name, text, encoding, tmp_path):
+    (tmp_path / name).write_bytes(text.replace("\n", "\r\n").encode(encoding))
+    assert decode_file(tmp_path / name)[0] == text
+
+
+def test_a_stated_encoding_is_kept_in_spite_of_a_bad_byte(tmp_path):
+    page = STATED.format("euc-kr", "똠방각하" * 99)
+    (tmp_path / "a.html").write_bytes(page.encode("cp949") + b"\xff")
+    assert decode_file(tmp_path / "a.html") == (f"{page}\ufffd", "cp949")
+    (tmp_path / "a.csv").write_bytes(b"text\n" + "Książka\n".encode("cp1250") * 99 + b"\x81\n")
+    texts = [row["text"] for row in read_any_rows(tmp_path / "a.csv", "cp1250")]
+    assert texts == ["Książka"] * 99 + ["\ufffd"]
+    # But not if many bytes are bad.
+    (tmp_path / "a.html").write_bytes(page.encode("utf-16"))
+    assert decode_file(tmp_path / "a.html")[0] == page
+
+
+@pytest.mark.parametrize("declaration", ["", '<meta charset="utf-8">'])
+@pytest.mark.parametrize("encoding", [None, "utf-8", "utf8"])
+def test_utf_8_is_kept_in_spite_of_a_bad_byte(declaration, encoding, tmp_path):
+    text = f"{declaration} Die Größe der Äpfel – \ufffd ist für Käufer wichtig."
+    file = tmp_path / "a.html"
+    file.write_bytes(text.encode().replace("\ufffd".encode(), b"\xe9"))
+    assert decode_file(file, encoding)[0] == text
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # a byte order mark
+    assert decode_file(file, encoding)[0] == text
+    for other, words in (
+        ("cp1252", "Une crème brûlée, s'il vous plaît."),
+        ("cp1251", "Привет, как дела? Сегодня хорошая погода."),
+        ("cp932", "日本の首都は東京です。"),
+    ):
+        file.write_bytes(words.encode(other))  # is no bad UTF-8
+        assert decode_file(file)[0] == words
