@@ -53,7 +53,7 @@ def test_utf_8_is_kept_in_spite_of_a_bad_byte(declaration, encoding, tmp_path):
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # a byte order mark
     assert decode_file(file, encoding)[0] == text
     for other, words in (
-        ("cp1252", "Une crème brûlée, s'il vous plaît."),
+        ("cp1252", "Une crème pour moi, s'il vous plaît, et pour lui aussi."),
         ("cp1251", "Привет, как дела? Сегодня хорошая погода."),
         ("cp932", "日本の首都は東京です。"),
     ):

@@ -35,6 +35,7 @@ from modeling_condenser.pretraining.examples import find_tokenizer, prepare_mode
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
 from modeling_condenser.publishing.provenance import read_provenance
+from modeling_condenser.training import trainer as trainer_module
 from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS, arguments, losses_of, steps_of
 from tests.run_logs import read_log
@@ -226,6 +227,16 @@ def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(make_trainer, tmp_pat
     assert all(torch.equal(found[name], weight) for name, weight in saved.items())
     last_checkpoint = tmp_path / "run/checkpoint-2"
     assert last_checkpoint.is_dir() and find_weights(tmp_path / "run") == best
+
+
+def test_processes_with_different_data_are_refused_before_anything_is_written(
+    make_trainer, texts, tmp_path, monkeypatch
+):
+    trainer = make_trainer(texts[:20])
+    monkeypatch.setattr(trainer_module, "gather_object", lambda own: [*own, "of another process"])
+    with pytest.raises(ValueError, match="different models or data: .* a seed"):
+        trainer.train()
+    assert not any((tmp_path / "run").glob("*"))
 
 
 def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, monkeypatch):
