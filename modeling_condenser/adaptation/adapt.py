@@ -69,6 +69,7 @@ from .cross_validation import (
     group_by_passage,
     group_questions,
     make_folds,
+    merge_copies,
 )
 from .query_map import JudgedQueries, choose_candidates, learn_map
 from .recipe import AdaptationRecipe, Sides, Use
@@ -177,22 +178,33 @@ def load_labels(recipe: AdaptationRecipe) -> Collection:
         except (ValueError, FileNotFoundError) as error:
             problem = f" ({error})"
             logger.warning("The split %s is left out: %s", split, error)
+    texts = dict(ChainMap(*(part.queries for part in parts)))
     names = list(dict.fromkeys(name for part in parts for name in judged_positives(part)))
-    if len(names) < FEWEST_QUERIES:
+    n_questions = len(np.unique(group_questions([texts[name] for name in names])))
+    if n_questions < FEWEST_QUERIES:
         raise ValueError(
-            f"{recipe.corpus} has {len(names)} judged queries in {', '.join(recipe.splits)}"
+            f"{recipe.corpus} has {n_questions} judged queries in {', '.join(recipe.splits)}"
             f"{problem}; at least {FEWEST_QUERIES} are needed, to learn from and to judge, and "
             "100 are better. Label questions (`condenser collect FILES OUT --labels QUESTIONS`), "
             "or name other splits."
+        )
+    if (recipe.train_size or 0) > len(names):
+        raise ValueError(
+            f"train_size is {recipe.train_size}, but {recipe.corpus} has {len(names)} judged "
+            "queries."
         )
     n_kept = min(recipe.train_size or MOST_QUERIES, MOST_QUERIES)
     if n_kept < len(names):
         logger.info("%d of %d judged queries are used, at random.", n_kept, len(names))
     order = np.random.default_rng(recipe.seed).permutation(names)
+    qrels: dict[str, dict[str, int]] = {name: {} for name in texts}
+    for part in reversed(parts):
+        for name, grades in part.qrels.items():
+            qrels[name] |= grades
     labels = replace(
         parts[0],
-        queries=dict(ChainMap(*(part.queries for part in parts))),
-        qrels=dict(ChainMap(*(part.qrels for part in parts))),
+        queries=texts,
+        qrels=qrels,
         absent=frozenset().union(*(part.absent for part in parts)),
     )
     return keep_queries(labels, set(order[:n_kept].tolist()))
@@ -218,16 +230,17 @@ def _learn_and_write(
     if dev is not None:
         evaluator = MapEvaluator.open(dev, start, embeddings, bm25, recipe.sides)
         after, before = evaluator.measure(change), evaluator.measure(None)
-        asked = f"{len(evaluator.names)} dev queries"
+        queries_of_dev = evaluator.asked.queries
         for use, values in after.items():
-            verdicts[f"dev {use}"] = _compare(values, before[use], asked, recipe.seed)
+            verdict = _compare(values, before[use], queries_of_dev, "dev queries", recipe.seed)
+            verdicts[f"dev {use}"] = verdict
     is_adapted = recipe.keep_adapted or is_better(verdicts, recipe.use)
     with atomic_folder(out / MODEL_FOLDER) as folder:
         if is_adapted:
             _write_adapted(folder, change, recipe, start.folder, labels, verdicts)
         else:
             shutil.copytree(start.folder, folder, dirs_exist_ok=True)
-    if recipe.embeddings:
+    if recipe.embeddings and recipe.sides == "query":
         with atomic_folder(out / EMBEDDINGS_FOLDER) as folder:
             shutil.copytree(recipe.embeddings, folder, dirs_exist_ok=True)
     written = {name: verdict.to_dict() for name, verdict in verdicts.items()}
@@ -241,39 +254,50 @@ def compare_by_folds(
     evaluator: MapEvaluator, queries: JudgedQueries, *, use: Use, seed: int
 ) -> tuple[float, dict[str, Verdict]]:
     """Choose the ridge by cross-validation, and judge it; see `Adaptation.verdicts`."""
-    before, n_queries = evaluator.measure(None), len(evaluator.names)
+    before, texts = evaluator.measure(None), evaluator.asked.queries
 
     def gains(figures: Sequence[Figures]) -> list[float]:
         return [mean_gain(after[use], before[use]) for after in figures]
 
-    groups = group_questions(list(evaluator.asked.queries.values()))
+    groups = group_questions(list(texts.values()))
     folds = make_folds(groups, seed=seed)
     by_question = cross_validate(evaluator, queries, folds, RIDGES, use=use)
     by_passage = by_question
     is_named = find_named(folds, queries)
-    if is_named.any():
-        folds_by_passage = make_folds(group_by_passage(groups, queries), seed=seed)
+    folds_by_passage = make_folds(group_by_passage(groups, queries), seed=seed)
+    is_split = bool(np.bincount(folds_by_passage).max() <= len(texts) / 2)
+    if is_named.any() and is_split:
         by_passage = cross_validate(evaluator, queries, folds_by_passage, RIDGES, use=use)
+    elif is_named.any():
+        logger.warning(
+            "So many questions share a passage that no fifth of them is without the passages of "
+            "the rest: there is no line `others`."
+        )
     best = choose_ridge(gains(by_question), gains(by_passage))
     after, after_by_passage = by_question[best], by_passage[best]
-    asked = f"{n_queries} judged queries, cross-validated"
+    asked = "judged queries, cross-validated"
     verdicts: dict[str, Verdict] = {
-        each: _compare(after[each], before[each], asked, seed) for each in before
+        each: _compare(after[each], before[each], texts, asked, seed) for each in before
     }
     if is_named.any():
         named = [name for name, known in zip(evaluator.names, is_named, strict=True) if known]
-        asked = f"{len(named)} of these, of whose passages others name one"
         after_named, before_named = (
             {name: figures[use][name] for name in named} for figures in (after, before)
         )
-        verdicts["named"] = _compare(after_named, before_named, asked, seed)
-        asked = f"{n_queries}, each by a map of queries that name none of its passages"
-        verdicts["others"] = _compare(after_by_passage[use], before[use], asked, seed)
+        asked = "of these, of whose passages others name one"
+        verdicts["named"] = _compare(after_named, before_named, texts, asked, seed)
+    if is_named.any() and is_split:
+        asked = "judged queries, each by a map of queries that name none of its passages"
+        verdicts["others"] = _compare(after_by_passage[use], before[use], texts, asked, seed)
     return RIDGES[best], verdicts
 
 
-def _compare(after: Values, before: Values, queries: str, seed: int) -> Verdict:
-    return Verdict(compare(after, before, seed=seed), measure=MEASURE, queries=queries)
+def _compare(
+    after: Values, before: Values, texts: Mapping[str, str], queries: str, seed: int
+) -> Verdict:
+    merged, merged_before = merge_copies(after, texts), merge_copies(before, texts)
+    comparison = compare(merged, merged_before, seed=seed)
+    return Verdict(comparison, measure=MEASURE, queries=f"{len(merged)} {queries}")
 
 
 def choose_ridge(gains: Sequence[float], gains_of_others: Sequence[float]) -> int:
@@ -288,8 +312,12 @@ def choose_ridge(gains: Sequence[float], gains_of_others: Sequence[float]) -> in
 def is_better(verdicts: Mapping[str, Verdict], use: Use) -> bool:
     """Whether cross-validation or dev queries say better, and none shows a loss.
 
-    A loss of others, whose passages no label names, counts if it is significant.
+    A loss of others, whose passages no label names, counts if it is significant. Nor is a map kept
+    that ends below the start with the other use.
     """
+    figures = [verdicts[each].comparison for each in ("hybrid", "alone")]
+    if max(each.mean_system for each in figures) < max(each.mean_baseline for each in figures):
+        return False
     if "others" in verdicts and verdicts["others"].outcome == "worse":
         return False
     deciding = [verdicts[name] for name in (use, f"dev {use}") if name in verdicts]

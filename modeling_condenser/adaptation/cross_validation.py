@@ -146,6 +146,15 @@ def group_questions(texts: Sequence[str]) -> np.ndarray:
     return np.unique(words, return_inverse=True)[1]
 
 
+def merge_copies(values: Values, texts: Mapping[str, str]) -> Values:
+    """The mean of each group of questions: a copy of a question is no evidence of its own."""
+    groups = group_questions([texts[name] for name in values])
+    sums = np.bincount(groups, weights=list(values.values()))
+    return dict(
+        zip(map(str, np.unique(groups)), (sums / np.bincount(groups)).tolist(), strict=True)
+    )
+
+
 def group_by_passage(groups: np.ndarray, queries: JudgedQueries) -> np.ndarray:
     """Numbers, (Q,), that are equal for questions of one group (Q,), or that share a passage."""
     owners, rows = pair_up(queries.positives)

@@ -20,7 +20,7 @@ class AdaptationRecipe:
             cosine.
         corpus: a collection with judged queries: a folder in the layout of BEIR, MS MARCO or DPR,
             such as `condenser collect --labels` makes, a Hub data set, or "health".
-        output_dir: folder for model, verdicts and, unless `embeddings` is set, embeddings.
+        output_dir: folder for model, verdicts and embeddings.
         use: how the model will be used: with BM25 (hybrid), or alone. The map is learned for it,
             and kept if it is better in it.
         sides: which vectors the map moves: those of queries, or those of passages, too. Then all
@@ -31,7 +31,8 @@ class AdaptationRecipe:
             chooses them.
         keep_adapted: write the adapted model whatever the verdict is.
         embeddings: folder of the model's embeddings of these passages, such as one that
-            `condenser search` wrote; written if it is new. By default it is in `output_dir`.
+            `condenser search` wrote; written if it is new. A copy for the written model, whose
+            passages have the same vectors (sides: query), is in `output_dir`.
         dtype: of the weights while encoding: "float32", or "bfloat16", which is faster on
             accelerators and some CPUs.
         seed: of folds and chosen queries.

@@ -11,19 +11,20 @@ from typing import IO, Any
 
 import regex  # type: ignore[import-untyped]
 
-from modeling_condenser.files.models import find_model_folder, module_paths
-from modeling_condenser.files.run_folder import atomic_folder, read_json, write_json
+from modeling_condenser.files.models import find_model_folder, read_contract
+from modeling_condenser.files.run_folder import atomic_folder, write_json
 from modeling_condenser.files.settings import parse_settings
 
 from .collection import hash_text
 from .conversion import HTML_ENDINGS, TEXT_COLUMNS, Document, DocumentReader, find_files
 from .labels import WrittenDocument, read_labels, write_labels
-from .load import CORPUS_FILE, QUERIES_FILE
+from .load import CORPUS_FILE, QRELS_FOLDER, QUERIES_FILE
 from .rows import plain_ending, plain_name
 from .sentences import SPACELESS, cut_at_sentences
 from .shared_text import SharedText
 
 FACTS_FILE = "collected.json"
+_WRITTEN = {CORPUS_FILE, QUERIES_FILE, QRELS_FOLDER, FACTS_FILE}
 _LEAST_TOKENS, _MAX_WORDS, _MAX_TOKENS = 16, 180, 256  # 180 English words are about 256 tokens
 _SHOWN_KINDS = 5
 # A character of a script without spaces is a word, and so are 20 characters without a space.
@@ -167,6 +168,11 @@ def _check(recipe: CollectRecipe, target: Path) -> None:
             f"{target} is not empty and was not written by `collect`. The last word names the "
             "folder to write: choose a new one."
         )
+    others = {file.name for file in target.glob("[!.]*")} - _WRITTEN
+    if others:
+        raise ValueError(
+            f"{target} also has {', '.join(sorted(others))}, which would be lost: move it elsewhere."
+        )
     if recipe.labels and target.resolve() in Path(recipe.labels).resolve().parents:
         raise ValueError(f"{recipe.labels} is in {target}, which is replaced: move it elsewhere.")
     if (target / QUERIES_FILE).is_file() and not recipe.labels:
@@ -203,16 +209,16 @@ def _open_cutter(recipe: CollectRecipe) -> Cut:
 
         folder = find_model_folder(recipe.model)
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        limits = read_json(folder / module_paths(folder)[0] / "sentence_bert_config.json", {})
-        limit = limits.get("max_seq_length") or tokenizer.model_max_length
+        limit = read_contract(folder).get("passage_max_length") or tokenizer.model_max_length
         longest = min(recipe.max_tokens or _MAX_TOKENS, limit)
         n_special = tokenizer.num_special_tokens_to_add()
     if longest < _LEAST_TOKENS:
         raise ValueError(f"max_tokens is {longest}, expected at least {_LEAST_TOKENS}.")
 
     def token_starts(text: str) -> list[int]:
-        if tokenizer is None:
-            return [word.start() for word in _WORD.finditer(text)]
+        if tokenizer is None or not tokenizer.is_fast:  # which does not say where tokens begin
+            count = tokenizer.tokenize if tokenizer else lambda word: [word]
+            return [word.start() for word in _WORD.finditer(text) for _ in count(word[0])]
         options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
         return [start for start, _ in tokenizer(text, **options)["offset_mapping"]]
 
@@ -256,6 +262,7 @@ def _write_passages(
     written: list[WrittenDocument] = []
     first_with: dict[int, str] = {}  # hash of a passage -> its id
     taken: set[str] = set()
+    repeats = Counter[str]()
     for document in documents:
         done.documents += 1
         name = re.sub(r"\s", "_", document.name)
@@ -270,8 +277,10 @@ def _write_passages(
             for passage_title, text in cut(title, section):
                 n_cut += 1
                 passage_id = name if is_row and n_cut == 1 else f"{name}#{n_cut}"
+                base = passage_id
                 while passage_id in taken:
-                    passage_id += "_"
+                    repeats[base] += 1
+                    passage_id = f"{base}_{repeats[base] if repeats[base] > 1 else ''}"
                 taken.add(passage_id)
                 # Texts in two files are copies, although a title may be made of a file's name.
                 content = hash_text(f"{_join(document.title, headings)}\0{text}")

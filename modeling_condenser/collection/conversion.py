@@ -146,7 +146,7 @@ class DocumentReader:
                     yield from self._read_table(name, path)
                 else:
                     yield Document(name, name, *self._read_sections(name, path))
-            except (ValueError, OSError) as error:
+            except (ValueError, OSError, RecursionError) as error:
                 self.unread[name] = str(error).replace(str(path), name)
                 logger.warning("%s cannot be read: %s", name, self.unread[name])
 

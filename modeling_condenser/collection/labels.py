@@ -8,7 +8,7 @@ import unicodedata
 import zlib
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 import regex  # type: ignore[import-untyped]
@@ -92,7 +92,9 @@ def write_labels(
     queries, counts = list[str](), dict.fromkeys(_SPLITS, 0)
     qrels: dict[str, list[str]] = defaultdict(lambda: ["\t".join(QRELS_HEADER)])
     for question, passages in judged.values():
-        split = _split_of(min(finder.owners[passage] for passage in passages))
+        owners = Counter(finder.owners[passage] for passage in passages)
+        # A file has passages that are copies of another's; the split is that of most of them.
+        split = _split_of(max(owners, key=lambda name: (owners[name], name)))
         counts[split] += 1
         # The id follows from the question: run files stay valid when other questions come or go.
         query_id = f"q{hashlib.sha256(plain_text(question).encode()).hexdigest()[:12]}"
@@ -111,16 +113,20 @@ def _write_lines(file: Path, lines: Iterable[str]) -> None:
 
 def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[frozenset[str]]:
     """Return the passages that a label may be about, of each document apart."""
-    name, quote = _key(f"{label['file']}#{label['id']}"), _letters(label["passage"])
-    if name not in names:
-        name = _key(label["id"] or label["file"])
-    groups = names.get(name, set())
+    file, row, quote = _key(label["file"]), _key(label["id"]), _letters(label["passage"])
+    of_file = names.get(file, set())
+    groups = names.get(row, set()) if row else of_file
+    if file and row:
+        groups = names.get(f"{file}#{row}") or _within(groups, of_file)
     if not quote:
         return groups
-    quoted = finder.find(quote)
-    if not name:
-        return quoted
-    return {ids for ids in quoted if any(ids <= group for group in groups)}
+    known, quoted = groups or of_file, finder.find(quote)  # the id may be the label's own
+    return _within(quoted, known) if known or file else quoted
+
+
+def _within(groups: Set[frozenset[str]], others: Set[frozenset[str]]) -> set[frozenset[str]]:
+    """The groups that are parts of others."""
+    return {ids for ids in groups if ids in others or any(ids <= other for other in others)}
 
 
 def _letters(text: str) -> str:
@@ -179,13 +185,20 @@ def _key(name: str) -> str:
 
 
 def _index_names(documents: Iterable[WrittenDocument]) -> Names:
-    """A document is named by its path, its path in the given folder, its file, or its row's id."""
+    """A file is named by its path, its path in the given folder, or its own name.
+
+    A row is named by its id, by that after a name of its table and #, or (with the others) by a
+    name of its table.
+    """
     names: dict[str, set[frozenset[str]]] = defaultdict(set)
     for document, passages in documents:
         path = _key(document)
         file, row_id = _split_row(path)
-        for name in {path, path.partition("/")[2], row_id or file.rpartition("/")[2]}:
-            names[name].add(frozenset(passages))
+        for name in {file, file.partition("/")[2], file.rpartition("/")[2]} - {""}:
+            names[name].add(frozenset(passages))  # of a table, of each row
+            if row_id:
+                names[f"{name}#{row_id}"].add(frozenset(passages))
+        names[row_id].add(frozenset(passages))
     for _, passages in documents:
         for passage in passages:
             names.setdefault(_key(passage), {frozenset([passage])})

@@ -40,7 +40,10 @@ _NO_HTML = re.compile(
 )
 _TAG = re.compile(r"</?([a-z][\w-]*)", re.IGNORECASE)
 _TAGS = (defs.tags | {"picture"}) - {"script", "style", "textarea", "title"}
-_ANCHOR = re.compile(r"^[\s¶#§\uf0c1🔗]+$")  # the text of a link beside a heading
+_ANCHOR = re.compile(r"^[\s¶#§\u200b\uf0c1🔗]+$")  # the text of a link beside a heading
+# Links become their texts, and pictures are left out. Marks of emphasis would stay where CommonMark
+# does not read them, as in <b>Note:</b>text, which is usual in Chinese.
+_WITHOUT_MARKS = ["a", "img", "b", "strong", "em", "i", "del", "s"]
 _LONGEST_LINKS = 300  # characters of a block of links to the next and the previous page
 _TABLE_RULE = re.compile(  # between head and rows, or an empty head
     r"^(?:\|[ |:-]+\||(?=[^\n]*\|)(?=[ |:]*-)[ |:-]+)$\n?", re.MULTILINE
@@ -76,8 +79,7 @@ def html_to_markdown(page: str) -> tuple[str, str]:
     for tag in soup("ol"):
         tag.name = "ul"  # numbers of items are not kept, and markdownify counts them slowly
     try:
-        # Links become their texts; pictures are left out.
-        converter = _Converter(heading_style="atx", escape_misc=True, strip=["a", "img"])
+        converter = _Converter(heading_style="atx", escape_misc=True, strip=_WITHOUT_MARKS)
         return title, converter.convert_soup(content)
     except RecursionError:  # of elements that are nested hundreds deep
         return title, content.get_text("\n")
@@ -87,7 +89,8 @@ def _remove_links_to_neighbours(soup: BeautifulSoup) -> None:
     """Remove the short blocks that link to the next page, as DocBook and Texinfo write them."""
     for link in soup.select("a[rel~=next], a[rel~=prev], a[accesskey=n], a[accesskey=p]"):
         block = link.find_parent(["table", "p", "ul", "div"])
-        if block and len(block.get_text()) <= _LONGEST_LINKS:
+        is_page = block and block.find(["h1", "h2"])
+        if block and not is_page and len(block.get_text()) <= _LONGEST_LINKS:
             block.decompose()
 
 

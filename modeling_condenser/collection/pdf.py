@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, Any
 
+import regex  # type: ignore[import-untyped]
+
 from .markdown import HeadingPath, Section, gather_sections
 
-_HYPHENATED = re.compile(r"(?<=\w)[-\xad]\n(?=[a-zß-ÿ])")  # a word that continues on the next line
+# A word that continues on the next line.
+_HYPHENATED = regex.compile(r"(?<=\w)[-\xad\u2010]\n(?=\p{Ll})")
 _UNKNOWN = re.compile(r"\(cid:\d+\)")  # a glyph of which the file does not say the character
 _LIGATURE = re.compile("[\ufb00-\ufb06]")
 _DOTS = re.compile(r"(?:[ \t]?\.){5,}")  # between a heading and its page

@@ -74,11 +74,13 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _open_text(path: Path, *, newline: str = "\n", encoding: str = _UTF8) -> Iterator[IO[str]]:
+def _open_text(
+    path: Path, *, newline: str = "\n", encoding: str | None = None
+) -> Iterator[IO[str]]:
     # `decode_file` has chosen another encoding, perhaps in spite of a few bad bytes.
-    errors = "strict" if encoding == _UTF8 else "replace"
+    errors = "replace" if encoding else "strict"
     with open_bytes(path) as file:
-        yield io.TextIOWrapper(file, encoding=encoding, errors=errors, newline=newline)
+        yield io.TextIOWrapper(file, encoding=encoding or _UTF8, errors=errors, newline=newline)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -95,7 +97,7 @@ def read_table(
     *,
     delimiter: str = "\t",
     quoted: bool = False,
-    encoding: str = _UTF8,
+    encoding: str | None = None,
 ) -> Iterator[dict[str, str]]:
     """Read the rows of a table whose columns are named here or in the first line.
 
@@ -120,7 +122,7 @@ def read_table(
 
 
 def _refuse_repeated(path: Path, columns: Sequence[str]) -> None:
-    if repeated := sorted({name for name in columns if columns.count(name) > 1}):
+    if repeated := sorted({name for name in columns if name and columns.count(name) > 1}):
         raise ValueError(f"{path} has several columns {repeated[0]!r}: rename all but one.")
 
 
@@ -193,7 +195,7 @@ def _read_parquet(path: Path, needed: str | None) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _read_csv(path: Path, encoding: str) -> Iterator[dict[str, str]]:
+def _read_csv(path: Path, encoding: str | None) -> Iterator[dict[str, str]]:
     """Read a table with the separator that the first line has most often.
 
     A file of the STS benchmark (Cer et al. 2017) has tabs and no header, and quotes are text.
@@ -216,7 +218,7 @@ def _read_text_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_rows(
-    file: Path, *, needed: str | None = None, encoding: str = _UTF8
+    file: Path, *, needed: str | None = None, encoding: str | None = None
 ) -> Iterable[dict[str, Any]]:
     """Read the rows of a file one by one: .jsonl, .json, .tsv, .csv, .txt or .parquet.
 

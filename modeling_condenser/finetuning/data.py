@@ -227,6 +227,8 @@ def make_example(row: Row, recipe: FinetuningRecipe, contract: EncodingContract)
     if not query.strip() or not positive.strip():
         return {"left_out": _BLANK}
     scores = row["scores"] if recipe.is_distilled else [None] * (1 + len(negatives))
+    if not isinstance(scores, list) or recipe.is_distilled and None in scores:
+        raise ValueError(f"scores are {scores!r:.60}, expected a list of numbers.")
     if len(scores) != 1 + len(negatives):
         raise ValueError(f"{len(scores)} scores for {1 + len(negatives)} passages.")
     useless = {"", plain_text(query), plain_text(positive)}
@@ -249,6 +251,8 @@ def _negatives_of(row: Row) -> list[str]:
     """The list `negatives`, or `negative`, or `negative_1`, ...; empty if there are none."""
     negatives = row.get("negatives")
     if negatives is not None:
+        if not isinstance(negatives, str | list):
+            raise ValueError(f"negatives are {negatives!r:.60}, expected a list of texts.")
         return [negatives] if isinstance(negatives, str) else negatives
     names = ["negative"]
     if "negative" not in row:
@@ -277,7 +281,10 @@ def make_graded_pair(row: Row, recipe: FinetuningRecipe, contract: EncodingContr
     """Make an example of two sentences; both are encoded as passages, as in the evaluation."""
     texts = [row["sentence1"] or "", row["sentence2"] or ""]
     low, high = recipe.score_range or (0.0, 1.0)
-    score = float(row["score"])
+    try:
+        score = float(row["score"])
+    except TypeError as error:
+        raise ValueError(f"score is {row['score']!r:.60}, expected a number.") from error
     if not low <= score <= high:
         raise ValueError(f"score {score:g} is outside [{low:g}, {high:g}]: set score_range.")
     if not all(text.strip() for text in texts):
@@ -293,7 +300,7 @@ def _collection_examples(
 
     Passages are given by their rows and looked up when a batch needs them, so that a negative of a
     thousand queries is stored once. Negatives that are known to be none (`KnownPassages`) are
-    dropped.
+    dropped. Positives are the judged ones, or for scores those of the file.
     """
     index, judged = PassageIndex(collection.passages), judged_positives(collection)
     known, left_out = KnownPassages(collection, index), Counter[str]()
@@ -302,6 +309,7 @@ def _collection_examples(
     lines: Iterable[dict[str, Any]] = ({"query_id": name, "negative_ids": []} for name in judged)
     if recipe.negatives is not None:
         lines = read_hard_negatives(Path(recipe.negatives))
+    unread = set(judged)
     for line in lines:
         query_id, negatives = line["query_id"], line["negative_ids"]
         if query_id not in collection.queries:
@@ -312,7 +320,10 @@ def _collection_examples(
                 f"objective {recipe.objective} needs a cross-encoder's scores, but the file has "
                 "none: mine with cross_encoder, or use objective contrastive."
             )
-        positives = line.get("positive_ids") or judged.get(query_id)
+        positives = judged.get(query_id)  # labels may be newer than the file
+        if recipe.is_distilled or not positives:
+            positives = line.get("positive_ids") or positives
+        unread.discard(query_id)
         if not positives:
             left_out["lines of queries without a positive"] += 1
             continue
@@ -333,6 +344,8 @@ def _collection_examples(
         columns["positives"].append(index.rows(positives))
         columns["negatives"].append(rows[kept])
         columns["scores"].append(scores)
+    if unread:
+        left_out["judged queries without a line in negatives"] = len(unread)
     n_examples = len(columns["query"])
     columns |= {"left_out": [None] * n_examples, "row_number": list(range(n_examples))}
     return Dataset.from_dict(columns, features=Features(_ranking_features("int64"))), left_out

@@ -18,7 +18,11 @@ from torch.utils.data import SequentialSampler
 from transformers import TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
-from modeling_condenser.collection.collection import Collection, sample_collection
+from modeling_condenser.collection.collection import (
+    Collection,
+    fingerprint_judgements,
+    sample_collection,
+)
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.encoder_parts import freeze_pooler
 from modeling_condenser.encoding.retriever import Retriever
@@ -28,13 +32,14 @@ from modeling_condenser.files.models import Dtype, Pooling, find_model_folder, i
 from modeling_condenser.publishing.card import CARD_FILE, read_card
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, read_provenance
+from modeling_condenser.retrieval.runs import FEWEST_QUERIES
 from modeling_condenser.training.run import run_training, scale_learning_rate
 from modeling_condenser.training.trainer import MODEL_FINGERPRINT, ResumableTrainer
 
 from .data import TrainingData, load_training_data, passage_columns
 from .hard_negatives import judged_positives
 from .losses import make_loss
-from .recipe import FinetuningRecipe
+from .recipe import RANKING_OBJECTIVES, FinetuningRecipe
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +61,7 @@ _POWER = 0.5  # of the size: 2e-5 for BERT base becomes 5.6e-5 for all-MiniLM-L6
 def finetune(**settings: Any) -> Path:
     """Run a fine-tuning recipe, or resume it from its last checkpoint.
 
-    If the collection has dev queries, up to 200 of them are ranked among 1,000 passages by the
+    If the collection has 20 dev queries, up to 200 of them are ranked among 1,000 passages by the
     start, after the training and up to four times in it (as long as the rankings read no more texts
     than the training does), or with each checkpoint of `save_steps`. The best weights are written,
     which may be the start's, and the card compares them with the start.
@@ -82,8 +87,9 @@ def finetune(**settings: Any) -> Path:
         dev = load_dev_queries(settings)
     if dev is None and settings.get("load_best_model_at_end"):
         raise ValueError(
-            "load_best_model_at_end needs dev queries and checkpoints: set collection to one with a"
-            " split dev (qrels/dev.tsv), and no eval_strategy or save_strategy no; or leave it out."
+            f"load_best_model_at_end needs {FEWEST_QUERIES} dev queries and checkpoints: set "
+            "collection to one with a split dev (qrels/dev.tsv), and no eval_strategy or "
+            "save_strategy no; or leave it out."
         )
     # Without dev queries, only a recipe that sets save_steps wants checkpoints.
     saving: dict[str, Any] = {"save_strategy": "steps" if "save_steps" in settings else "no"}
@@ -108,6 +114,7 @@ def finetune(**settings: Any) -> Path:
         data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
         small = None
         if dev is not None:
+            data.facts["dev_sha256"] = fingerprint_judgements(dev)
             small = sample_collection(dev, n_queries=200, n_passages=1000, seed=arguments.seed)
             n_rankings = count_texts(data, arguments) // (len(small.queries) + len(small.passages))
             if arguments.save_steps == _AT_THE_END and n_rankings > 1:
@@ -137,18 +144,19 @@ def count_texts(data: TrainingData, arguments: SentenceTransformerTrainingArgume
 
 def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
     """Load the dev queries of a collection that are not trained on; None if there are none."""
-    is_ranking = settings.get("objective", "contrastive") in ("contrastive", "margin_mse", "kl")
+    is_ranking = settings.get("objective", "contrastive") in RANKING_OBJECTIVES
     if not is_ranking or not settings.get("collection"):
         return None
     collection, split = settings["collection"], settings.get("split") or "train"
     trained = load_collection(collection, split=split)
     dev = load_dev(collection, judged=split, reported=trained)
-    if dev is None or not judged_positives(dev):
+    n_queries = 0 if dev is None else len(judged_positives(dev))
+    if n_queries < FEWEST_QUERIES:
         logger.warning(
-            "%s has no dev queries but those trained on, so nobody knows whether the fine-tuning "
-            "helps. Add a split dev (qrels/dev.tsv), or compare start and result with `condenser "
-            "evaluate`.",
-            collection,
+            "%s has %d dev queries besides those trained on, and fewer than %d decide nothing, so "
+            "nobody knows whether the fine-tuning helps. Add some to the split dev "
+            "(qrels/dev.tsv), or compare start and result with `condenser evaluate`.",
+            *(collection, n_queries, FEWEST_QUERIES),
         )
         return None
     return dev
@@ -236,7 +244,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         of_start, _ = read_card(encoder.folder / CARD_FILE)
         if "language" in of_start:
             self.record["language"] = of_start["language"]
-        if recipe.objective in ("contrastive", "kl"):
+        if recipe.objective in RANKING_OBJECTIVES:
             self.record["temperature"] = recipe.loss_temperature
         n_devices = arguments.world_size if recipe.gather_across_devices else 1
         n_pairs = min(arguments.train_batch_size * n_devices, data.facts["n_examples"])

@@ -33,8 +33,9 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
     mse_cosine    (cos(u,v) - score)^2, the score from 0 to 1 (Reimers & Gurevych 2019, section 3)
     triplet       max( dist(q,p) - dist(q,n) + margin, 0 ), dist Euclidean (the same section) or
                   1 - cos (the thesis, eq. 3.1)
-    margin_mse    ( (s(q,p) - s(q,n)) - (teacher(q,p) - teacher(q,n)) )^2 (Hofstätter et al. 2020)
-    kl            t^2 KL( softmax(teacher/t) || softmax(s/t) ) over a query's passages
+    margin_mse    ( (s(q,p) - s(q,n))/t - (teacher(q,p) - teacher(q,n)) )^2 (Hofstätter et al. 2020,
+                  with t = 1)
+    kl            t^2 KL( softmax(teacher) || softmax(s/t) ) over a query's passages
 
     A loss is the mean over the batch. `matryoshka_dims` adds the losses of truncated vectors.
     """
@@ -67,9 +68,15 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
                 distance = losses.TripletDistanceMetric.COSINE
             loss = losses.TripletLoss(model, distance, recipe.margin)
         case "margin_mse":
-            loss = losses.MarginMSELoss(model, similarity_fct=pairwise)
+
+            def divided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+                return pairwise(a, b) / temperature
+
+            loss = losses.MarginMSELoss(model, similarity_fct=divided)
         case "kl":
-            loss = losses.DistillKLDivLoss(model, pairwise, temperature=temperature)
+            loss = losses.DistillKLDivLoss(
+                model, pairwise, student_temperature=temperature, teacher_temperature=1.0
+            )
     if recipe.matryoshka_dims is not None:
         dimension: Any = model.get_embedding_dimension()
         dims = sorted({dimension, *recipe.matryoshka_dims}, reverse=True)

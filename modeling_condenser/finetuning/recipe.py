@@ -16,6 +16,7 @@ _SIMILARITIES: dict[FinetuningObjective, tuple[Similarity, ...]] = {
     "margin_mse": ("dot", "cosine"),
     "kl": ("dot", "cosine"),
 }
+RANKING_OBJECTIVES = ("contrastive", "margin_mse", "kl")
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ class FinetuningRecipe:
         title_separator: between title and text; that of the encoder by default.
         query_prompt: put before every query; that of the encoder by default.
         passage_prompt: put before every passage; that of the encoder by default.
-        temperature: divides the similarity, and for kl also the cross-encoder's scores. 1 by
-            default, as in the losses of DPR and Condenser (for the dot product), but 0.05 for
-            contrastive by the cosine, as in pre-training.
+        temperature: divides the similarity in contrastive, margin_mse and kl. 1 by default, as in
+            the losses of DPR and Condenser (for the dot product), but 0.05 for the cosine, as in
+            pre-training.
         margin: of the triplet loss; 1 by default, as in Reimers & Gurevych 2019, section 3.
         score_range: lowest and highest score of graded pairs, which become 0 and 1; [0, 1] by
             default. That of the STS benchmark is [0, 5].
@@ -159,11 +160,10 @@ class FinetuningRecipe:
 
     @property
     def loss_temperature(self) -> float:
-        """The temperature of contrastive and kl."""
+        """The temperature of contrastive, margin_mse and kl."""
         if self.temperature is not None:
             return self.temperature
-        is_cosine = self.loss_similarity == "cosine"
-        return 0.05 if self.objective == "contrastive" and is_cosine else 1.0
+        return 0.05 if self.loss_similarity == "cosine" else 1.0
 
     @property
     def contract_changes(self) -> dict[str, Any]:

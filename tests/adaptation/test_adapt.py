@@ -9,8 +9,15 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from modeling_condenser.adaptation import adapt as stage
-from modeling_condenser.adaptation.adapt import Adaptation, adapt, choose_ridge, is_better
+from modeling_condenser.adaptation.adapt import (
+    Adaptation,
+    adapt,
+    choose_ridge,
+    is_better,
+    load_labels,
+)
 from modeling_condenser.adaptation.query_map import move
+from modeling_condenser.adaptation.recipe import AdaptationRecipe
 from modeling_condenser.collection.load import load_collection, load_dev, load_passages
 from modeling_condenser.encoding import embeddings as encoding
 from modeling_condenser.encoding.embeddings import encode_collection
@@ -41,7 +48,7 @@ def published(bert_folder, tmp_path_factory):
 def judged(texts, tmp_path_factory):
     """A collection whose queries are parts of passages, in the splits train and dev."""
     passages = [{"_id": f"p{i}", "title": "", "text": text} for i, text in enumerate(texts)]
-    queries = [{"_id": f"q{i}", "text": " ".join(texts[i].split()[2:6])} for i in range(50)]
+    queries = [{"_id": f"q{i}", "text": " ".join(texts[i].split()[2:9])} for i in range(50)]
     splits = {"train": [(f"q{i}", f"p{i}", 1) for i in range(25)]}
     splits["dev"] = [(f"q{i}", f"p{i}", 1) for i in range(25, 50)]
     return write_collection(tmp_path_factory.mktemp("judged") / "c", passages, queries, **splits)
@@ -168,7 +175,7 @@ def test_named_questions_and_the_others_are_judged_apart(
     published, judged, tmp_path, texts, one_map
 ):
     passages = [json.loads(line) for line in (judged / "corpus.jsonl").read_text().splitlines()]
-    queries = [{"_id": f"q{i}", "text": " ".join(texts[i].split()[:4])} for i in range(30)]
+    queries = [{"_id": f"q{i}", "text": " ".join(texts[i].split()[:9])} for i in range(30)]
     pairs = [(f"q{i}", f"p{i // 2 if i < 20 else i}", 1) for i in range(30)]
     folder = write_collection(tmp_path / "c", passages, queries, train=pairs)
     done = adapt(**settings(published, folder, tmp_path / "out"))
@@ -176,6 +183,30 @@ def test_named_questions_and_the_others_are_judged_apart(
     n_queries = {name: sum(v.comparison[-3:]) for name, v in done.verdicts.items()}
     assert n_queries["hybrid"] == n_queries["others"] == 30
     assert 0 < n_queries["named"] <= 20
+
+
+def test_copies_of_a_question_are_one_judgement(published, judged, tmp_path, texts, one_map):
+    passages = [json.loads(line) for line in (judged / "corpus.jsonl").read_text().splitlines()]
+    names = [(i, copy) for i in range(25) for copy in range(1 + 3 * (i < 5))]
+    queries = [{"_id": f"q{i}-{c}", "text": " ".join(texts[i].split()[:9])} for i, c in names]
+    pairs = [(f"q{i}-{c}", f"p{i}", 1) for i, c in names]
+    folder = write_collection(tmp_path / "c", passages, queries, train=pairs, few=pairs[:30])
+    done = adapt(**settings(published, folder, tmp_path / "out"))
+    assert [sum(v.comparison[-3:]) for v in done.verdicts.values()] == [25, 25]
+    with pytest.raises(ValueError, match="has 15 judged queries in few"):
+        adapt(**settings(published, folder, tmp_path / "few", splits=["few"]))
+
+
+def test_others_are_not_judged_where_most_questions_share_passages(
+    published, judged, tmp_path, texts, one_map, caplog
+):
+    passages = [json.loads(line) for line in (judged / "corpus.jsonl").read_text().splitlines()]
+    queries = [{"_id": f"q{i}", "text": " ".join(texts[i].split()[:9])} for i in range(30)]
+    pairs = [(f"q{i}", f"p{i}", 1) for i in range(30)] + [(f"q{i}", "p40", 1) for i in range(20)]
+    folder = write_collection(tmp_path / "c", passages, queries, train=pairs)
+    done = adapt(**settings(published, folder, tmp_path / "out"))
+    assert [*done.verdicts] == ["hybrid", "alone", "named"]
+    assert "there is no line `others`" in caplog.text
 
 
 def test_without_judged_queries_nothing_is_adapted(published, judged, tmp_path):
@@ -193,6 +224,15 @@ def test_several_splits_and_a_part_of_the_judged_queries(published, judged, tmp_
         done = adapt(**settings(published, judged, tmp_path / str(size), **changes))
         assert f"on {n} judged queries" in str(done.verdicts["hybrid"])
         assert "dev hybrid" not in done.verdicts
+    with pytest.raises(ValueError, match="train_size is 51, but .* has 50 judged queries"):
+        adapt(**settings(published, judged, tmp_path / "51", **{**changes, "train_size": 51}))
+
+
+def test_judgements_of_a_query_in_two_splits_are_put_together(judged):
+    (judged / "qrels/more.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tp49\t1\n")
+    recipe = AdaptationRecipe("m", str(judged), "out", splits=["train", "more"])
+    assert load_labels(recipe).qrels["q1"] == {"p1": 1, "p49": 1}
+    (judged / "qrels/more.tsv").unlink()
 
 
 def test_models_that_cannot_be_adapted_are_refused(bert_folder, judged, adapted, tmp_path):
@@ -215,7 +255,18 @@ def test_a_model_is_kept_if_one_judge_says_better_and_none_shows_a_loss():
 
     better, same, worse = verdict(0.1), verdict(0.0), verdict(-0.1)
     assert is_better({"hybrid": better, "alone": worse}, "hybrid")
-    assert is_better({"hybrid": same, "dev hybrid": better}, "hybrid")
-    assert not is_better({"hybrid": better, "dev hybrid": worse}, "hybrid")
-    assert not is_better({"hybrid": same, "dev hybrid": same}, "hybrid")
-    assert not is_better({"hybrid": better, "others": worse}, "hybrid")
+    unused = {"alone": same}
+    assert is_better({"hybrid": same, "dev hybrid": better, **unused}, "hybrid")
+    assert not is_better({"hybrid": better, "dev hybrid": worse, **unused}, "hybrid")
+    assert not is_better({"hybrid": same, "dev hybrid": same, **unused}, "hybrid")
+    assert not is_better({"hybrid": better, "others": worse, **unused}, "hybrid")
+
+
+def test_a_map_is_not_kept_if_the_start_is_better_with_the_other_use():
+    def verdict(before, after):
+        figures = ({str(i): value + 0.001 * i for i in range(40)} for value in (after, before))
+        return Verdict(compare(*figures), measure="nDCG@10", queries="")
+
+    hybrid = verdict(0.3, 0.4)
+    assert is_better({"hybrid": hybrid, "alone": verdict(0.35, 0.2)}, "hybrid")
+    assert not is_better({"hybrid": hybrid, "alone": verdict(0.5, 0.45)}, "hybrid")

@@ -228,6 +228,78 @@ def test_ids_of_rows_may_have_anchors_and_repeat_and_then_need_a_file(tmp_path):
     assert done.left_out == {"names several documents": 1}
 
 
+def test_a_quote_counts_beside_an_id_of_the_label_or_the_name_of_a_table(tmp_path, write_text):
+    table = write_text("id,text\na1,It is free.\na2,It is blue.\n", "faq.csv")
+    other = write_text("It is free.", "b.txt")
+    rows = ["what,It is blue.,,5", "price,It is free.,faq.csv,", "none,It is free.,no.csv,"]
+    labels = write_text("\n".join(["question,passage,file,id", *rows]), "labels.csv")
+    collect(sources=[table, other], out=tmp_path / "out", labels=labels)
+    assert relevant(tmp_path / "out") == {"what": {"faq.csv#a2"}, "price": {"faq.csv#a1"}}
+
+
+def test_other_files_in_the_folder_of_a_collection_are_not_lost(tmp_path, write_text):
+    file, out = write_text("It is free.", "a.txt"), tmp_path / "out"
+    collect(sources=file, out=out)
+    (out / "negatives").mkdir()
+    with pytest.raises(ValueError, match="out also has negatives, which would be lost"):
+        collect(sources=file, out=out)
+    (out / "negatives").rmdir()
+    assert collect(sources=file, out=out).passages == 1
+
+
+def test_ids_that_repeat_are_numbered(tmp_path, write_jsonl):
+    rows = write_jsonl([{"id": "a", "text": f"Text {i}."} for i in range(5)], "rows.jsonl")
+    collect(sources=rows, out=tmp_path / "out")
+    names = [row["_id"].removeprefix("rows.jsonl#") for row in rows_of(tmp_path / "out")]
+    assert names == ["a", "a_", "a_2", "a_3", "a_4"]
+
+
+def test_a_tokenizer_in_python_cuts_at_words(bert_folder, tmp_path, texts, monkeypatch):
+    class Slow:
+        is_fast, model_max_length = False, 32
+
+        def num_special_tokens_to_add(self):
+            return 2
+
+        def tokenize(self, word):
+            return [word[i : i + 4] for i in range(0, len(word), 4)]
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_: Slow())
+    (tmp_path / "a.txt").write_text(" ".join(texts[:20]))
+    collect(sources=tmp_path / "a.txt", out=tmp_path / "out", model=bert_folder, max_tokens=32)
+    passages = [row["text"] for row in rows_of(tmp_path / "out")]
+    assert len(passages) > 3
+    assert max(sum(-(-len(word) // 4) for word in text.split()) for text in passages) <= 30
+
+
+def test_an_id_counts_in_the_named_file_only(tmp_path):
+    folder = tmp_path / "in" / "deep"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_text("id,text\n17,First.\n18,Second.\n")
+    (folder / "b.csv").write_text("id,text\n19,Third.\n")
+    labels = tmp_path / "labels.csv"
+    rows = ["in a,a.csv,17", "in b,b.csv,18", "nowhere,c.csv,18", "passage,a.csv,in/deep/a.csv#18"]
+    labels.write_text("\n".join(["question,file,id", *rows]))
+    done = collect(sources=tmp_path / "in", out=tmp_path / "out", labels=labels)
+    assert relevant(tmp_path / "out") == {
+        "in a": {"in/deep/a.csv#17"},
+        "passage": {"in/deep/a.csv#18"},
+    }
+    assert done.left_out == {"names no passage": 2}
+
+
+def test_files_that_share_a_passage_are_in_different_splits(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for i in range(40):
+        own = f"## Use\n\nTurn it on {i} times.\n\n## Care\n\nClean it {i} times."
+        (folder / f"{i}.md").write_text(f"{own}\n\n## Support\n\nWrite to us.")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("\n".join(["question,file", *(f"what is {i},{i}.md" for i in range(40))]))
+    done = collect(sources=folder, out=tmp_path / "out", labels=labels)
+    assert min(done.questions.values()) > 0 and sum(done.questions.values()) == 40
+
+
 def test_a_folder_may_have_the_mark_before_ids_of_rows_in_its_name(tmp_path):
     folder = tmp_path / "in" / "C#"
     folder.mkdir(parents=True)

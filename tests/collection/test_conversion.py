@@ -341,6 +341,12 @@ def test_no_text_is_lost_in_markdown(text, sections):
             [((), "deep"), (("Log",), "new")],
         ),
         ("<?xml version='1.0'?><h1>A</h1><pre>b\n  c</pre>", "A", [((), "b\n  c")]),
+        ("<p><b>注意：</b>请看<b>a</b><i>b</i><del>x</del>y", "", [((), "注意：请看abxy")]),
+        (  # an anchor of VitePress, and a short page with a link to the next
+            "<div><h1>A<a href='#a'>\u200b</a></h1><p>b</p><a rel='next' href='c'>C</a></div>",
+            "A",
+            [((), "b\n\nC")],
+        ),
         (  # code that has fences of Markdown, as in comments of Rust
             "<h1>A</h1><ul><li><pre>```\n# b\n`````</pre></li></ul><p>c",
             "A",
@@ -351,6 +357,13 @@ def test_no_text_is_lost_in_markdown(text, sections):
 def test_html_is_read_without_navigation_and_its_text_is_no_markdown(page, title, sections):
     page_title, markdown = html_to_markdown(page)
     assert split_markdown(markdown, page_title) == (title, sections)
+
+
+def test_documents_that_are_nested_too_deep_are_named(tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    reader = DocumentReader()
+    assert not list(reader.read({"deep.json": tmp_path / "deep.json"}))
+    assert [*reader.unread] == ["deep.json"]
 
 
 def test_a_page_of_many_or_deep_elements_is_read_quickly():

@@ -38,6 +38,9 @@ def test_a_stated_encoding_is_kept_in_spite_of_a_bad_byte(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"text\n" + "Książka\n".encode("cp1250") * 99 + b"\x81\n")
     texts = [row["text"] for row in read_any_rows(tmp_path / "a.csv", "cp1250")]
     assert texts == ["Książka"] * 99 + ["\ufffd"]
+    (tmp_path / "b.csv").write_bytes(b"text\n" + "Straße\n".encode() * 999 + b"Caf\xe9\n")
+    texts = [row["text"] for row in read_any_rows(tmp_path / "b.csv")]
+    assert texts == ["Straße"] * 999 + ["Caf\ufffd"]
     # But not if many bytes are bad.
     (tmp_path / "a.html").write_bytes(page.encode("utf-16"))
     assert decode_file(tmp_path / "a.html")[0] == page

@@ -131,6 +131,8 @@ def test_graded_scores_become_0_to_1():
     assert [example["label"] for example in examples] == [0.0, 0.25, 1.0]
     # Both are encoded as passages, as in the evaluation of graded pairs.
     assert examples[0] == {"sentence1": "p: a", "sentence2": "p: b", "label": 0.0}
+    with pytest.raises(ValueError, match="score is None, expected a number"):
+        make_graded_pair({**rows[0], "score": None}, recipe, CONTRACT)
     with pytest.raises(ValueError, match=r"score 9 is outside \[1, 5\]"):
         make_graded_pair({**rows[0], "score": 9}, recipe, CONTRACT)
 
@@ -166,6 +168,11 @@ def test_rows_that_cannot_teach_are_left_out_with_the_reason():
     for wrong in ({"query": 42}, {"positive": ["a", "b"]}, {"negatives": [{"text": "a"}]}):
         with pytest.raises(ValueError, match="is .*, expected text"):
             make({"query": "q", "positive": "c", **wrong})
+    for scores in (None, 3.2, [1.0, None]):
+        with pytest.raises(ValueError, match="scores are .*, expected a list of numbers"):
+            make({"query": "q", "positive": "c", "negatives": ["a"], "scores": scores}, **KL)
+    with pytest.raises(ValueError, match="negatives are 5, expected a list of texts"):
+        make({"query": "q", "positive": "c", "negatives": 5})
     with pytest.raises(ValueError, match="negatives are of a collection's queries"):
         make({}, negatives="a.jsonl")
     with pytest.raises(ValueError, match="1 scores for 2 passages"):
@@ -223,10 +230,17 @@ def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(marco, wr
         "lines of queries that are not in the split": 1,
         "lines of queries without a positive": 1,
         "rows without a negative": 1,
+        "judged queries without a line in negatives": 7,
     }
 
 
-def test_positives_and_scores_of_a_mined_line_replace_the_judgements(marco, write_jsonl):
+def test_labels_that_are_newer_than_mined_lines_are_taken(marco, write_jsonl):
+    file = write_jsonl([{"query_id": "4", "positive_ids": ["6"], "negative_ids": ["20"]}])
+    [row] = load(collection=str(marco), negatives=str(file)).examples
+    assert row["positive"] == "p: Title 4 | text 4"
+
+
+def test_scores_of_a_mined_line_come_with_its_positives(marco, write_jsonl):
     """The positives of a collection with answers are found by mining."""
     scores = {"positive_teacher_scores": [9, 8.5], "negative_teacher_scores": [-1, -2.0, -3.5]}
     line = {"query_id": "4", "positive_ids": [4, "6"], "negative_ids": [20, "28", "6"]}
@@ -242,7 +256,8 @@ def test_positives_and_scores_of_a_mined_line_replace_the_judgements(marco, writ
     # 28 has the text of 4, so that it is no negative of either positive.
     drawn = {(row["positive"].split()[-1], *row["label"]) for row in rows}
     assert drawn == {("4", 9.0, -1.0, -1.0), ("6", 8.5, -1.0, -1.0)}
-    assert data.facts["left_out"] == {"rows without a negative": 1}
+    missing = {"judged queries without a line in negatives": 8}
+    assert data.facts["left_out"] == {"rows without a negative": 1, **missing}
     for lines, message in (
         (
             [{"query_id": "4", "negative_ids": ["5"]}],

@@ -363,7 +363,28 @@ def test_without_dev_queries_or_on_request_the_last_weights_are_kept(
         model = train(name, **settings, **changes)
         assert not dev_entries(model.parent)
         assert "verdict" not in read_provenance(model)[-1].run
-    assert caplog.text.count("has no dev queries") == 1
+    assert caplog.text.count("has 0 dev queries") == 1
+
+
+def test_a_few_dev_queries_decide_nothing(train, encoder, with_dev, tmp_path, caplog):
+    folder = shutil.copytree(with_dev, tmp_path / "collection")
+    title, *lines = (folder / "qrels/dev.tsv").read_text().splitlines()
+    few = sorted({line.split()[0] for line in lines})[:19]
+    kept = [line for line in lines if line.split()[0] in few]
+    (folder / "qrels/dev.tsv").write_text("\n".join([title, *kept]))
+    model = train("few", encoder=str(encoder), pooling="cls", collection=str(folder))
+    assert not dev_entries(model.parent)
+    assert "has 19 dev queries" in caplog.text and "fewer than 20 decide nothing" in caplog.text
+
+
+def test_other_dev_queries_are_other_data(train, encoder, with_dev, tmp_path):
+    folder = shutil.copytree(with_dev, tmp_path / "collection")
+    settings = {"encoder": str(encoder), "pooling": "cls", "collection": str(folder)}
+    train("other", **settings)
+    file = folder / "qrels/dev.tsv"
+    file.write_text("\n".join(file.read_text().splitlines()[:-3]))
+    with pytest.raises(ValueError, match="holds another run .*model or data"):
+        train("other", **settings)
 
 
 @pytest.mark.slow

@@ -53,15 +53,15 @@ def triplet(v: Tensor, labels: Any, kind: str, margin: float) -> Tensor:
     return (terms * (terms > 0)).mean()
 
 
-def margin_mse(v: Tensor, labels: Tensor, kind: str) -> Tensor:
-    scores = similarity(v[:1], v[1:], kind).T  # (B, positive and negatives)
+def margin_mse(v: Tensor, labels: Tensor, kind: str, temperature: float) -> Tensor:
+    scores = similarity(v[:1], v[1:], kind).T / temperature  # (B, positive and negatives)
     errors = (scores[:, :1] - scores[:, 1:]) - (labels[:, :1] - labels[:, 1:])
     return (errors**2).mean()
 
 
 def kl(v: Tensor, labels: Tensor, kind: str, temperature: float) -> Tensor:
     scores = similarity(v[:1], v[1:], kind).T
-    teacher, student = ((x / temperature).softmax(-1) for x in (labels, scores))
+    teacher, student = labels.softmax(-1), (scores / temperature).softmax(-1)
     return temperature**2 * (teacher * (teacher / student).log()).sum(-1).mean()
 
 
@@ -88,8 +88,10 @@ CASES: list[tuple[str, dict[str, Any], int, Callable[..., Tensor], tuple[Any, ..
     ("mse_cosine", {}, 2, mse_cosine, ()),
     ("triplet", {"margin": 0.3}, 3, triplet, ("euclidean", 0.3)),
     ("triplet", COSINE, 3, triplet, ("cosine", 1.0)),
-    ("margin_mse", COSINE, 5, margin_mse, ("cosine",)),
+    ("margin_mse", {}, 3, margin_mse, ("dot", 1.0)),
+    ("margin_mse", COSINE, 5, margin_mse, ("cosine", 0.05)),
     ("kl", {**COSINE, "temperature": 2.0}, 4, kl, ("cosine", 2.0)),
+    ("kl", COSINE, 3, kl, ("cosine", 0.05)),
 ]
 
 

@@ -17,13 +17,14 @@ def recipe(**settings: Any) -> FinetuningRecipe:
     return parse_settings({"encoder": "owner/encoder", **settings}, FinetuningRecipe)[0]
 
 
-def test_a_contrast_by_the_cosine_has_the_temperature_of_pretraining():
+def test_a_loss_by_the_cosine_has_the_temperature_of_pretraining():
     cosine = {"similarity": "cosine"}
     for settings, expected in (
         ({**PAIRS, **cosine}, 0.05),
         ({**PAIRS, **cosine, "temperature": 1.0}, 1.0),
         (PAIRS, 1.0),
-        ({**SCORED, **cosine}, 1.0),
+        ({**SCORED, **cosine}, 0.05),
+        (SCORED, 1.0),
     ):
         assert recipe(**settings).loss_temperature == expected, settings
 
