@@ -5,11 +5,12 @@ larger model; docs/from-nothing.md has settings of published encoders.
 """
 
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from datasets import load_dataset
 from tokenizers import BertWordPieceTokenizer
-from transformers import AutoConfig, AutoModelForMaskedLM, BertTokenizer, set_seed
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, BertTokenizer, set_seed
 
 from modeling_condenser import (
     CondenserForMaskedLM,
@@ -26,10 +27,14 @@ corpus = files("modeling_condenser") / "health" / "corpus.jsonl.gz"
 # A stream, with a column `text`: nothing is stored, whatever its size.
 texts = load_dataset("json", data_files=str(corpus), split="train", streaming=True).take(1000)
 
-pieces = BertWordPieceTokenizer(lowercase=True, strip_accents=False)  # où is not ou
-pieces.train_from_iterator((row["text"] for row in texts), vocab_size=4000)
-tokenizer = BertTokenizer(pieces.get_vocab(), do_lower_case=True, strip_accents=False)
-tokenizer.model_max_length = 512
+folder = Path("runs/from-scratch/tokenizer")
+if not folder.exists():  # each training gives another vocabulary, and a resumed run needs its own
+    pieces = BertWordPieceTokenizer(lowercase=True, strip_accents=False)  # où is not ou
+    pieces.train_from_iterator((row["text"] for row in texts), vocab_size=4000)
+    made = BertTokenizer(pieces.get_vocab(), do_lower_case=True, strip_accents=False)
+    made.model_max_length = 512
+    made.save_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)
 
 set_seed(0)
 config = AutoConfig.for_model(

@@ -171,7 +171,7 @@ def _check(recipe: CollectRecipe, target: Path) -> None:
     others = {file.name for file in target.glob("[!.]*")} - _WRITTEN
     if others:
         raise ValueError(
-            f"{target} also has {', '.join(sorted(others))}, which would be lost: move it elsewhere."
+            f"{target} also has {', '.join(sorted(others))}, which would be lost: move it."
         )
     if recipe.labels and target.resolve() in Path(recipe.labels).resolve().parents:
         raise ValueError(f"{recipe.labels} is in {target}, which is replaced: move it elsewhere.")

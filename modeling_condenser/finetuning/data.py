@@ -227,7 +227,7 @@ def make_example(row: Row, recipe: FinetuningRecipe, contract: EncodingContract)
     if not query.strip() or not positive.strip():
         return {"left_out": _BLANK}
     scores = row["scores"] if recipe.is_distilled else [None] * (1 + len(negatives))
-    if not isinstance(scores, list) or recipe.is_distilled and None in scores:
+    if not isinstance(scores, list) or (recipe.is_distilled and None in scores):
         raise ValueError(f"scores are {scores!r:.60}, expected a list of numbers.")
     if len(scores) != 1 + len(negatives):
         raise ValueError(f"{len(scores)} scores for {1 + len(negatives)} passages.")

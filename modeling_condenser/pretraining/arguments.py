@@ -115,13 +115,24 @@ class CondenserTrainingArguments(TrainingArguments):
         for name in ("removal_probability", "short_block_probability"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} is {value}, expected 0 to 1.")
+        if self.tokens_per_batch is not None and self.per_device_train_batch_size != 8:
+            raise ValueError(
+                f"tokens_per_batch is {self.tokens_per_batch}, which takes the place of "
+                f"per_device_train_batch_size {self.per_device_train_batch_size}: set one of the "
+                "two (8, the default, counts as not set)."
+            )
         strategy = self.train_sampling_strategy
+        if strategy == "group_by_length":
+            raise ValueError(
+                "train_sampling_strategy is group_by_length, whose order a resumed run would not "
+                "continue: take batch_rebalance, or leave it out (packed batches have no padding)."
+            )
         if strategy != "random" and self.tokens_per_batch is not None:
             raise ValueError(
                 f"train_sampling_strategy is {strategy}, but tokens_per_batch makes batches of "
                 "shuffled blocks: leave one of the two out."
             )
-        if strategy in ("group_by_length", "batch_rebalance") and is_contrastive:
+        if strategy == "batch_rebalance" and is_contrastive:
             raise ValueError(
                 f"train_sampling_strategy is {strategy}, but the examples of {self.objective} are "
                 "pairs, which have no one length: leave it out."

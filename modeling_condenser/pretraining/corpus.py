@@ -41,7 +41,7 @@ from modeling_condenser.files.settings import check_least, parse_settings
 
 from .data import read_text
 
-_STREAMED = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+_STREAMED = (".txt", *TABLE_ENDINGS)
 _ENDINGS = (*TABLE_ENDINGS, *DOCUMENT_ENDINGS)
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
@@ -67,8 +67,8 @@ class Source:
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
             row, such as BookCorpus.
         streaming: read it while training, not before; Hub data sets, and .txt (a document a line),
-            .jsonl, .csv and .parquet files of equal columns. Readiness is measured on some of its
-            first documents.
+            .jsonl, .json, .csv, .tsv and .parquet files. Readiness is measured on some of its first
+            documents.
     """
 
     path: str
@@ -134,31 +134,33 @@ def open_stream(source: Source) -> IterableDataset:
     """Open a source as a stream with the column `text`.
 
     Raises:
-        ValueError: its files are not of one kind that can be streamed, its rows are joined, or the
+        ValueError: its files are of a kind that cannot be streamed, its rows are joined, or the
             first one has no such column.
     """
     if source.join_rows > 1:
         raise ValueError("join_rows needs stored text: leave out streaming.")
-    path = Path(source.path)
-    if not match_paths(path) and _HUB_NAME.fullmatch(source.path):
+    path, column = Path(source.path), source.text_column
+    is_file_name = plain_ending(path) in _ENDINGS
+    if not match_paths(path) and _HUB_NAME.fullmatch(source.path) and not is_file_name:
         rows = load_dataset(
             source.path, source.name, split=source.split, revision=source.revision, streaming=True
         )
-    else:
-        files = _find_files(path, source)
-        endings = {plain_ending(file) for file in files}
-        if len(endings) > 1 or not endings <= _STREAMED.keys():
-            raise ValueError(
-                f"{source.path} has {', '.join(sorted(endings))} files, but one kind of "
-                f"{', '.join(_STREAMED)} can be streamed: leave out streaming."
-            )
-        kind = _STREAMED[endings.pop()]
-        rows = load_dataset(kind, data_files=[*map(str, files)], split="train", streaming=True)
-    column = source.text_column
-    columns = rows.column_names or list(next(iter(rows), {}))
-    if column not in columns:
-        raise _missing_column(source.path, column, columns)
-    return rows if column == "text" else rows.map(_take_column, fn_kwargs={"column": column})
+        columns = rows.column_names or list(next(iter(rows), {}))
+        if column not in columns:
+            raise _missing_column(source.path, column, columns)
+        return rows if column == "text" else rows.map(_take_column, fn_kwargs={"column": column})
+    files = _find_files(path, source)
+    endings = {plain_ending(file) for file in files}
+    if not endings <= {*_STREAMED}:
+        raise ValueError(
+            f"{source.path} has {', '.join(sorted(endings))} files, but only "
+            f"{', '.join(_STREAMED)} can be streamed: leave out streaming."
+        )
+    first = next(iter(read_rows(files[0], needed=column)), {})
+    if column not in first:
+        raise _missing_column(str(files[0]), column, first)
+    given = {"files": files, "column": column}
+    return IterableDataset.from_generator(_read_rows, _FEATURES, gen_kwargs=given)
 
 
 def _take_column(row: Mapping[str, Any], column: str) -> dict[str, Any]:

@@ -7,18 +7,20 @@ window of each lane begins; the window is cut and shuffled again when a run is r
 import logging
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from datasets import IterableDataset
 
+from modeling_condenser.files.models import warn_of_unknown
+
 from .data import BlockBuilder
 
 logger = logging.getLogger(__name__)
 
 _READ = 16  # documents that are read and cut together
+_SAMPLE = 2000  # tokens in which unknown ones are counted
 
 
 class Place(NamedTuple):
@@ -60,14 +62,10 @@ class Block(NamedTuple):
 
 
 class _Window:
-    """Blocks that are shuffled together: of some documents, and never of two epochs.
+    """Blocks that are shuffled together: of some documents, and never of two epochs."""
 
-    For pairs, copies are left out: in a contrast, a text would be its own negative.
-    """
-
-    def __init__(self, place: Place, cuts: Iterator[Cut], size: int, *, for_pairs: bool):
-        self.place, self._cuts, self._size, self._for_pairs = place, cuts, size, for_pairs
-        self._seen: set[bytes] = set()
+    def __init__(self, place: Place, cuts: Iterator[Cut], size: int):
+        self.place, self._cuts, self._size = place, cuts, size
         self.blocks: list[Columns] = []
         self._end = place  # of the documents that were read
 
@@ -75,14 +73,7 @@ class _Window:
         """Read documents until there are `least` blocks, or the window is complete."""
         while len(self.blocks) < min(least, self._size) and not self._ends_epoch:
             blocks, self._end = next(self._cuts)
-            self.blocks += filter(self._is_new, blocks)
-
-    def _is_new(self, columns: Columns) -> bool:
-        if not self._for_pairs:
-            return True
-        n_seen = len(self._seen)
-        self._seen.add(columns[0].tobytes())
-        return len(self._seen) > n_seen
+            self.blocks += blocks
 
     @property
     def _ends_epoch(self) -> bool:
@@ -126,16 +117,14 @@ class Lane:
         `place` is that of the window in which batch `first` begins, or of an earlier window.
         """
         cuts = self._cut(place)
-        for_pairs = self.builder.for_pairs
-        open_window = partial(_Window, cuts=cuts, size=self.window, for_pairs=for_pairs)
-        window = open_window(place)
+        window = _Window(place, cuts, self.window)
         window.fill(self.window)
         blocks: list[Block] = []
         batch, filled = place.batch, place.filled
         while True:
             key = [self.seed, self.number, window.place.window]
             order = np.random.default_rng(key).permutation(len(window.blocks))
-            following = open_window(window.next_place)
+            following = _Window(window.next_place, cuts, self.window)
             for n_read, i in enumerate(order.tolist()):
                 size = self._size(window.blocks[i])
                 if filled + size > self.capacity:
@@ -168,6 +157,7 @@ class Lane:
         """Cut the documents from a place on, a few at a time, epoch after epoch."""
         epoch, n_read, state = place.epoch, place.n_documents, place.state
         can_resume = _has_exact_state(self.documents._ex_iterable)
+        sample: list[np.ndarray] | None = [] if self.number == 0 else None
         while True:
             is_whole, n_blocks = n_read == 0, 0
             documents = self.documents
@@ -183,11 +173,21 @@ class Lane:
                 columns.pop("document", None)
                 blocks = [*zip(*columns.values(), strict=True)]
                 n_blocks += len(blocks)
+                if sample is not None:
+                    sample += (block[0] for block in blocks)
+                    if sum(map(len, sample)) >= _SAMPLE:
+                        self._check_tokenizer(np.concatenate(sample), n_texts=len(sample))
+                        sample = None
                 yield blocks, Place(epoch, n_read, documents.state_dict() if can_resume else None)
             if is_whole and n_blocks == 0:
                 raise ValueError(self._explain_nothing(epoch, n_read))
             epoch, n_read, state = epoch + 1, 0, None
             yield [], Place(epoch)
+
+    def _check_tokenizer(self, ids: np.ndarray, *, n_texts: int) -> None:
+        tokenizer: Any = self.builder.tokenizer
+        n_unknown = int(np.sum(ids == tokenizer.unk_token_id))
+        warn_of_unknown(tokenizer, n_unknown=n_unknown, n_tokens=len(ids), n_texts=n_texts)
 
     def _explain_nothing(self, epoch: int, n_read: int) -> str:
         if epoch and not n_read:

@@ -15,6 +15,7 @@ from transformers.trainer_pt_utils import find_batch_size
 from transformers.trainer_utils import TrainOutput
 
 from modeling_condenser.encoder_parts import find_tokenizer
+from modeling_condenser.files.run_folder import hash_data
 from modeling_condenser.losses import IGNORE_INDEX, bag_sizes
 from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.publishing import provenance
@@ -114,6 +115,8 @@ class CondenserTrainer(ResumableTrainer):
         if isinstance(rows, IterableDataset):
             train_dataset = make_stream(rows, tokenizer, args)
             self.record["stream_fingerprint"] = fingerprint_stream(rows)
+            vocabulary = sorted(tokenizer.get_vocab().items())
+            self.record["tokenizer_fingerprint"] = hash_data(vocabulary)
         elif rows is not None:
             train_dataset, self.batches, counts = make_examples(rows, tokenizer, args)
             self.record |= counts
@@ -177,8 +180,13 @@ class CondenserTrainer(ResumableTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """The Trainer's loader, with batches of its own for a stream and for a token budget."""
-        names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-        options: Any = {name: getattr(self.args, f"dataloader_{name}") for name in names}
+        options: Any = {
+            name: getattr(self.args, f"dataloader_{name}", None)
+            for name in (
+                *("num_workers", "pin_memory", "persistent_workers", "prefetch_factor"),
+                "multiprocessing_context",  # not in the first versions of transformers 5
+            )
+        }
         collator: Any = self.data_collator
         data = self.train_dataset
         filled: Any = data if isinstance(data, BlockStream) else self.batches
@@ -194,18 +202,8 @@ class CondenserTrainer(ResumableTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, torch.Tensor | int | None]:
-        """Get the micro-batches of a step, count bags and second masks, and keep the first.
-
-        Raises:
-            ValueError: no token of the step is masked.
-        """
+        """Get the micro-batches of a step, count bags and second masks, and keep the first."""
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if OBJECTIVES[self.args.objective].is_masked and n_items == 0:
-            raise ValueError(
-                f"No token of the batches of step {self.state.global_step + 1} is masked, so it "
-                "would train nothing: their texts are unknown tokens, or too short. Make the batch "
-                "larger, or leave such texts out."
-            )
         if isinstance(self.train_dataset, BlockStream):
             for sample in samples:
                 self.train_dataset.places |= sample.pop(PLACES)

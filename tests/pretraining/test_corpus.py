@@ -167,6 +167,8 @@ def test_sources_follow_one_another(tmp_path):
 def test_a_missing_file_is_not_taken_for_a_data_set(path, tmp_path):
     with pytest.raises(FileNotFoundError, match="There are no documents at"):
         read(path.format(tmp_path))
+    with pytest.raises(FileNotFoundError, match="There are no documents at"):
+        open_stream(Source(path.format(tmp_path), streaming=True))
 
 
 @pytest.mark.parametrize("setting", [{"split": "test"}, {"name": "en"}, {"revision": "v2"}])
@@ -187,6 +189,17 @@ def test_a_stream_has_the_column_that_is_named_also_beside_another_text(name, tm
     assert [row["text"] for row in as_rows(stream, name="corpus")] == TEXTS
     with pytest.raises(ValueError, match="no column 'bod': its columns are body, number, text"):
         open_stream(Source(file, text_column="bod", streaming=True))
+
+
+def test_files_are_streamed_as_they_are_stored(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "Half of \\ud83d a character."}\n{"text": "2024-01-01", "other": [1]}\n'
+    )
+    (tmp_path / "b.csv").write_text("text;more\nNA;1\nnull;2\nThe end.;3\n")
+    stream = open_stream(Source(f"{tmp_path}/*", streaming=True))
+    rows = [row["text"] for row in as_rows(stream, name="corpus")]
+    assert rows == load_documents(f"{tmp_path}/*")["text"][:]
+    assert rows == ["Half of \ufffd a character.", "2024-01-01", "NA", "null", "The end."]
 
 
 def test_a_sample_of_a_stream_is_of_its_beginning(tmp_path):

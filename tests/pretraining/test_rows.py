@@ -145,7 +145,7 @@ def test_documents_that_were_tokenized_before_are_cut_into_blocks_of_all_of_them
     [
         ({}, {"max_steps": -1}, "is a stream, .* set max_steps"),
         ({}, {"ignore_data_skip": True}, "ignore_data_skip is true"),
-        ({}, {"train_sampling_strategy": "group_by_length"}, "blocks of a stream are shuffled"),
+        ({}, {"train_sampling_strategy": "batch_rebalance"}, "blocks of a stream are shuffled"),
         ({"rename_column": ("text", "body")}, {}, "its columns are body.*rename_column"),
         ({"take": (0,)}, {}, "train_dataset is empty"),
     ],

@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +131,12 @@ def test_batches_of_a_token_budget_are_nearly_full_and_fit_one_shape(make, colla
         make(by_tokens=True, tokens_per_batch=31, most_lanes=1)
 
 
-def test_copies_among_texts_of_pairs_that_are_shuffled_together_are_left_out(make, texts):
-    rows = [{"text": text} for text in texts[:20] for _ in range(3)]
-    documents = IterableDataset.from_generator(lambda: iter(rows))
-    stream = make(documents, kind="spans", most_lanes=1)
-    read = chain.from_iterable(islice(stream._open(0), 4))
-    window = [block.columns[0].tobytes() for block in read if block.place.window == 0]
-    assert len({*window}) == len(window) > 8
+def test_a_stream_that_the_tokenizer_does_not_know_is_named(make, texts, caplog):
+    for foreign, n_warnings in (("", 0), (" 한국어" * 40, 1)):
+        rows = [{"text": text + foreign} for text in texts]
+        documents = IterableDataset.from_generator(lambda rows=rows: iter(rows))
+        list(islice(make(documents, most_lanes=1)._open(0), 40))
+        assert caplog.text.count("of the tokens (texts: ") == n_warnings
 
 
 def loaded(stream: BlockStream, n_batches: int) -> list[list[tuple]]:
