@@ -353,8 +353,8 @@ def _write_adapted(
     stage = describe_stage(ADAPTATION, settings, run, log=[])
     add_records(folder, [*read_provenance(start), stage])
     of_start, _ = read_card(start / CARD_FILE)
-    kept = {name: of_start[name] for name in of_start.keys() & {"license", "language"}}
-    write_card(folder, metadata=kept)
+    inherited = {"license", "license_name", "license_link", "language"} & of_start.keys()
+    write_card(folder, metadata={name: of_start[name] for name in inherited})
 
 
 def write_map(folder: Path, change: np.ndarray, sides: Sides) -> None:

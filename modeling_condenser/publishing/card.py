@@ -144,8 +144,11 @@ def read_card(file: Path) -> tuple[dict[str, Any], str]:
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"The metadata at the top of {file} cannot be read: {error}.") from error
     metadata = card.data.to_dict()
-    if metadata.get("language") is False:  # as YAML 1.1 reads no, the code of Norwegian
+    language = metadata.get("language")  # YAML 1.1 reads no, the code of Norwegian, as False
+    if language is False:
         metadata["language"] = "no"
+    elif isinstance(language, list):
+        metadata["language"] = [code or "no" for code in language]
     return metadata, card.text
 
 

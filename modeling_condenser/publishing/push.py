@@ -34,7 +34,8 @@ _TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_st
 _TRAINING_STATE += ["training_args.bin"]
 # Of an earlier commit: weights, which would be loaded in place of the new ones, and results.
 _STALE = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model*", INT8_FILE]
-_STALE += [RESULTS_FILE, f"{RUNS_FOLDER}/*.trec.gz", *_TRAINING_STATE]
+_STALE += [RESULTS_FILE, f"{RUNS_FOLDER}/*.trec.gz", "encoding_contract.json", *_TRAINING_STATE]
+_CHANGING = {"model-index", "base_model", "datasets"}  # metadata of one version of a model
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
 _PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())
 # A pickle begins with its protocol; an archive of torch names its pickle among the first bytes.
@@ -53,7 +54,8 @@ class PushRecipe:
         license: such as apache-2.0; by default that of the model card.
         language: code of the language of the texts, such as fr; by default that of the model card.
         message: of the commit.
-        replace_card: replace text that the repository's card has and the folder's lacks.
+        replace_card: replace text and metadata that the repository's card has and the folder's
+            lacks.
         dry_run: check, and show the card and the files, without the network.
     """
 
@@ -153,7 +155,7 @@ def _renew_code(folder: Path) -> None:
 
 
 def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | None) -> None:
-    """Raise a ValueError if a person's text in the repository's card is not in the new one.
+    """Raise a ValueError if metadata or text of the repository's card are not in the new one.
 
     `old` is where the person can add it.
     """
@@ -165,12 +167,14 @@ def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | Non
         file = api.hf_hub_download(recipe.name, CARD_FILE, force_download=True, **place)
     except (_HTTP_ERROR, EntryNotFoundError, ValueError) as error:
         raise OSError(f"Cannot push to {recipe.name}: {error}") from error
-    on_hub, text = (own_text(read_card(each)[1]) for each in (Path(file), new))
-    if on_hub not in text:
+    (data_on_hub, text_on_hub), (data, text) = read_card(Path(file)), read_card(new)
+    lost, text_on_hub = sorted(data_on_hub.keys() - data.keys() - _CHANGING), own_text(text_on_hub)
+    reason = f"the metadata {', '.join(lost)}" if lost else f"text ({text_on_hub[:60]!r})"
+    if lost or text_on_hub not in own_text(text):
         raise ValueError(
-            f"The card of {recipe.name} on the Hub has text that the new one lacks: "
-            f"{on_hub[:60]!r}. Copy it below the generated block of {old}, or pass "
-            "--replace_card true. Nothing was sent."
+            f"The card of {recipe.name} on the Hub has {reason} that the new one lacks: copy it to "
+            f"{old} (text: below the generated block), or pass --replace_card true. Nothing was "
+            "sent."
         )
 
 

@@ -15,6 +15,7 @@ FILES = {
     "model.safetensors": "weights",
     "pytorch_model.bin": "old weights",
     "2_Dense/pytorch_model.bin": "weights",
+    "README.md": "---\nlicense: mit\n---\n",
     "onnx/model.onnx": "another format",
     "last-checkpoint/model.safetensors": "of a training",
 }
@@ -42,7 +43,7 @@ def test_a_revision_is_pinned_and_only_patterns_are_fetched(loopback_hub, tmp_pa
 
 def test_a_model_is_downloaded_without_other_formats_and_old_weights(loopback_hub, tmp_path):
     put(loopback_hub, tmp_path / "x", FILES)
-    needed = {"config.json", "2_Dense/pytorch_model.bin"}
+    needed = {"config.json", "2_Dense/pytorch_model.bin", "README.md"}
     assert contents(find_model_folder(NAME)).keys() == {*needed, "model.safetensors"}
     (tmp_path / "x" / "model.safetensors").unlink()
     put(loopback_hub, tmp_path / "x", {})

@@ -128,14 +128,17 @@ def test_the_summary_is_true_of_each_kind_of_start_and_stage(write):
 def test_text_and_metadata_of_a_person_are_kept(write, tmp_path):
     write(pretraining())
     file = tmp_path / "encoder" / "README.md"
-    edited = file.read_text().replace("tags:\n", "language: no\nversion: 2\ntags:\n- mine\n")
+    edited = file.read_text().replace("tags:\n", "language: [da, no]\nversion: 2\ntags:\n- mine\n")
     file.write_text(f"{edited}\n## Notes\n\nMy own words.\n")
     add_result(file.parent, EvaluationResult("nfcorpus", "test", 100, 323, {"MRR@10": 0.51239}))
     write_card(file.parent)
     card = ModelCard.load(file)
     assert card.text.endswith("<!-- /condenser:card -->\n\n## Notes\n\nMy own words.\n")
     assert "0.5124" in card.text and card.text.count("# encoder\n") == 1
-    assert (card.data.language, card.data["version"]) == ("no", 2) and "mine" in card.data.tags
+    assert (card.data.language, card.data["version"]) == (
+        ["da", "no"],
+        2,
+    ) and "mine" in card.data.tags
     before = file.read_bytes()
     write_card(file.parent)
     assert file.read_bytes() == before

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, losses
@@ -55,9 +56,15 @@ def test_text_that_was_added_to_the_card_on_the_hub_is_not_lost(loopback_hub, fo
     files = repository.files()
     files["README.md"] += b"\n## Use\n\nIn tests."
     repository.add("main", "Edit model card", files)
-    with pytest.raises(ValueError, match="card of owner/encoder on the Hub has text that .* lacks"):
+    with pytest.raises(ValueError, match="card of owner/encoder on the Hub has text .* lacks"):
         push(folder=folder, name=NAME, license="mit")
-    assert len(repository.commits()) == 2 + 1  # the first two are of create_repo and push
+    files["README.md"] = files["README.md"].replace(b"license: mit", b"license: mit\nthumbnail: a")
+    repository.add("main", "Edit model card", files)
+    with pytest.raises(ValueError, match="on the Hub has the metadata thumbnail that .* lacks"):
+        push(folder=folder, name=NAME, license="mit")
+    files["README.md"] = files["README.md"].replace(b"\nthumbnail: a", b"")
+    repository.add("main", "Edit model card", files)
+    assert len(repository.commits()) == 2 + 3  # the first two are of create_repo and push
     card.write_text(card.read_text() + "\n## Use\n\nIn tests.\n\nAnd here.\n")
     push(folder=folder, name=NAME, license="mit")
     assert b"In tests.\n\nAnd here." in repository.files()["README.md"]
@@ -129,6 +136,10 @@ def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder
 
 @pytest.mark.slow
 def test_what_does_not_open_is_refused(folder):
+    weights = folder / "model.safetensors"
+    tensors = {name: w for name, w in load_file(weights).items() if "pooler" not in name}
+    save_file(tensors, weights, metadata={"format": "pt"})  # as with add_pooling_layer=False
+    assert find_opening_error(folder) is None
     change_json(folder / "config.json", num_hidden_layers=6)
     assert "32 weights are missing" in find_opening_error(folder)
 
