@@ -128,7 +128,9 @@ class CondenserConfig(PreTrainedConfig):
                 f"This config.json belongs to a model of type {model_type!r}, not to a Condenser "
                 "checkpoint. To start from an encoder use CondenserForPreTraining.from_encoder."
             )
-        return super().from_dict(config_dict, **kwargs)
+        # Else the library would set these without a check.
+        changes = {name: kwargs.pop(name) for name in cls.__annotations__.keys() & kwargs.keys()}
+        return super().from_dict({**config_dict, **changes}, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """The content of a config.json, without the path of the original encoder."""

@@ -320,7 +320,7 @@ def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
             "The model was not loaded from a checkpoint: pass its tokenizer as processing_class "
             "(in save_encoder: tokenizer)."
         )
-    return AutoTokenizer.from_pretrained(name)
+    return AutoTokenizer.from_pretrained(name, **model.opened_with)
 
 
 def save_tokenizer(
@@ -344,7 +344,8 @@ def save_tokenizer(
 def build_lm_head(encoder_config: Any) -> tuple[nn.Module, dict[str, str]]:
     """A new LM head of the encoder's own masked-LM class, and its tied weights."""
     with torch.device("meta"):  # the encoder inside is not needed
-        masked_lm = AutoModelForMaskedLM.from_config(copy.deepcopy(encoder_config))
+        dtype = torch.get_default_dtype()  # not that of the configuration
+        masked_lm = AutoModelForMaskedLM.from_config(copy.deepcopy(encoder_config), dtype=dtype)
     masked_lm.config = encoder_config
     lm_head, tied = take_lm_head(masked_lm)
     lm_head.to_empty(device=torch.get_default_device())

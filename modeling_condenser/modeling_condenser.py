@@ -24,6 +24,7 @@ only torch and transformers.
 """
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,9 +95,11 @@ class CondenserPreTrainedModel(PreTrainedModel):
 
     Attributes:
         trained_tokenizer: that of the trainer; None before a training.
+        opened_with: which repository `from_pretrained` was told to open, beside its name.
     """
 
     trained_tokenizer: Any = None
+    opened_with: Mapping[str, Any] = {}
     config_class = CondenserConfig
     base_model_prefix = "condenser"
     supports_gradient_checkpointing = True
@@ -118,8 +121,22 @@ class CondenserPreTrainedModel(PreTrainedModel):
             if not any(True for _ in module.parameters(recurse=False)):
                 self._init_weights(module)
 
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Open a checkpoint; its tokenizer will be that of the same revision."""
+        opened: Any = super().from_pretrained(*args, **kwargs)
+        model = opened[0] if isinstance(opened, tuple) else opened
+        names = ("revision", "token", "cache_dir", "local_files_only")
+        model.opened_with = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
+        return opened
+
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save weights, configuration and the code that every Auto class needs to open them."""
+        if kwargs.get("push_to_hub"):  # the modules below would not be sent
+            raise ValueError(
+                "save_pretrained with push_to_hub would leave files out: save first, and use "
+                "`condenser push` or model.push_to_hub(NAME)."
+            )
         config = self.config
         config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, *args, **kwargs)
@@ -158,7 +175,9 @@ class CondenserModel(CondenserPreTrainedModel):
 
     def __init__(self, config: CondenserConfig):
         super().__init__(config)
-        self.encoder = AutoModel.from_config(config.encoder_config)
+        # In the type in which the other parts are made, not that of the encoder's repository.
+        dtype = torch.get_default_dtype()
+        self.encoder = AutoModel.from_config(config.encoder_config, dtype=dtype)
         # One object, so that a later change (attention back-end, vocabulary size) reaches both.
         self.encoder.config = config.encoder_config
         self.post_init()
@@ -376,6 +395,11 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         Raises:
             ValueError: the second masking is missing, or the head does not read one.
         """
+        if getattr(self, "_is_replica", False):
+            raise ValueError(
+                "One process drives several GPUs (DataParallel), which is not supported: start "
+                "a process for each with torchrun or accelerate launch."
+            )
         self._check_second_masking(labels, head_targets)
         pooling, starts = self.config.pooling, kwargs.get("cu_seq_lens_q")
         masked = head_masked = None

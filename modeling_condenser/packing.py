@@ -67,9 +67,9 @@ def use_packing(model: CondenserForMaskedLM) -> None:
     encoder: Any = model.condenser.encoder
     if reason := why_not_packed(encoder):
         raise ValueError(f"Batches cannot be packed: {reason}. Set packed: false.")
-    if not is_packing(model):
-        model.set_attn_implementation(PACKED)
-        offset = position_offset(encoder)
+    model.set_attn_implementation(PACKED)
+    if not hasattr(encoder, "packed_offset"):  # a hook is the encoder's own, a configuration not
+        encoder.packed_offset = offset = position_offset(encoder)
         encoder.register_forward_pre_hook(
             lambda _, args, kwargs: (args, offset_positions(kwargs, offset)), with_kwargs=True
         )
@@ -83,7 +83,7 @@ def use_packing(model: CondenserForMaskedLM) -> None:
 def is_packing(model: CondenserForMaskedLM) -> bool:
     """Whether a model accepts packed batches."""
     encoder: Any = model.condenser.encoder
-    return encoder.config._attn_implementation == PACKED
+    return encoder.config._attn_implementation == PACKED and hasattr(encoder, "packed_offset")
 
 
 class BatchShape(NamedTuple):

@@ -75,7 +75,7 @@ def open_start(
     else:
         start = Start(*load_encoder(folder, config))
     # Where its tokenizer and records are found: on the Hub, or in the folder of one revision.
-    is_pinned = "@" in name or hub.get("revision") is not None
+    is_pinned = "@" in name or any(value is not None for value in hub.values())
     is_on_hub = not is_pinned and name != STARTER and not Path(name).is_dir()
     start.encoder.config.name_or_path = name if is_on_hub else str(folder)
     return start
@@ -111,7 +111,8 @@ def new_encoder(
             `encoder_config` does not set.
 
     Raises:
-        ValueError: the type is not supported, or its configuration has no such attribute.
+        ValueError: the type is not supported, or its configuration has no such attribute; what a
+            file of an earlier version of transformers has beside is left out.
     """
     kind = encoder_config.get("model_type")
     if kind not in SUPPORTED_ENCODERS:
@@ -125,12 +126,17 @@ def new_encoder(
         for name, value in encoder_config.items()
         if name not in of_file and not name.startswith("_")
     }
-    known = AutoConfig.for_model(kind)
-    for name in attributes:
-        if not hasattr(known, name):
-            nearest = get_close_matches(name, known.to_dict(), n=1)
-            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-            raise ValueError(f"encoder_config: a {kind} encoder has no attribute {name!r}.{hint}")
+    known, made = AutoConfig.for_model(kind), AutoConfig.for_model(**attributes)
+    # The library takes some by other names, and keeps what it does not know.
+    unknown = [name for name in attributes if not hasattr(known, name) and hasattr(made, name)]
+    for name in unknown:
+        nearest = get_close_matches(name, known.to_dict(), n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        message = f"encoder_config: a {kind} encoder has no attribute {name!r}."
+        if "transformers_version" not in encoder_config:
+            raise ValueError(message + hint)
+        logger.warning("%s It is left out.", message)
+        del attributes[name]
     attributes.setdefault("vocab_size", len(tokenizer))
     for name in _SPECIAL_TOKENS:
         if hasattr(known, name):

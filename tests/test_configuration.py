@@ -42,6 +42,14 @@ def test_a_setting_that_does_not_fit_is_refused(settings, message):
         CondenserConfig(**settings)
 
 
+@pytest.mark.parametrize("changes", [{"skip_from": 99}, {"pooling": "max"}])
+def test_a_change_of_an_opened_file_is_checked(tmp_path, changes):
+    CondenserConfig().save_pretrained(tmp_path)
+    assert CondenserConfig.from_pretrained(tmp_path, skip_from=3).skip_from == 3
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        CondenserConfig.from_pretrained(tmp_path, **changes)
+
+
 def test_a_file_with_a_misspelt_field_or_of_another_model_is_refused():
     content = CondenserConfig().to_dict()
     CondenserConfig.from_dict({**content, "use_cache": False})  # an attribute of the library

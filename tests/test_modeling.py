@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from transformers import AutoTokenizer, BertModel
 
 from modeling_condenser import (
+    CondenserConfig,
     CondenserForMaskedLM,
     CondenserForPreTraining,
 )
@@ -111,6 +112,26 @@ def test_a_checkpoint_with_its_head_opens_wherever_accelerate_would_put_it(tmp_p
     assert len({weight.device for weight in opened.parameters()}) == 1
     batch = BERT.batch()
     torch.testing.assert_close(opened.train()(**batch).loss, model(**batch).loss)
+
+
+def test_the_weights_have_one_type_whatever_the_encoders_configuration_says(tmp_path):
+    encoder = BERT.config(dtype="bfloat16")
+    for model_class in (CondenserForMaskedLM, CondenserForPreTraining):
+        made = model_class(CondenserConfig(encoder_config=encoder))
+        assert {weight.dtype for weight in made.parameters()} == {torch.float32}
+    made.bfloat16().save_pretrained(tmp_path)
+    opened = CondenserForPreTraining.from_pretrained(tmp_path)
+    assert {weight.dtype for weight in opened.parameters()} == {torch.bfloat16}
+    start = CondenserForPreTraining.from_encoder(opened)
+    assert {weight.dtype for weight in start.parameters()} == {torch.float32}
+
+
+def test_what_would_go_wrong_in_silence_is_refused(tmp_path):
+    model = make_model()
+    with pytest.raises(ValueError, match="save first, and use `condenser push`"):
+        model.save_pretrained(tmp_path, push_to_hub=True)
+    with pytest.raises(ValueError, match="drives several GPUs .*torchrun"):
+        model._replicate_for_data_parallel()(**BERT.batch())
 
 
 def test_a_checkpoint_with_missing_backbone_weights_is_refused(tmp_path):

@@ -17,7 +17,7 @@ from modeling_condenser import (
     cpu_kernels,
     packing,
 )
-from modeling_condenser.packing import BatchShape, pack, unpack, use_packing
+from modeling_condenser.packing import BatchShape, is_packing, pack, unpack, use_packing
 from tests.backbones.encoders import BACKBONES
 from tests.models import LOSSES, assert_same, losses_and_gradients, make_model
 from tests.naive_condenser import vectors
@@ -120,6 +120,20 @@ def test_rows_are_omitted_only_where_nothing_reads_them(name, n_layers, skip_fro
     model = CondenserForPreTraining(config)
     use_packing(model)
     assert (model.select_rows is not None) == omits
+
+
+def test_positions_are_right_whichever_models_share_a_configuration():
+    config = CondenserConfig(encoder_config=BACKBONES["RoBERTa"].config())
+    for _ in range(2):
+        model = CondenserForPreTraining(config).eval()
+        model.set_attn_implementation("sdpa")
+        batch = BACKBONES["RoBERTa"].batch(6, 24)
+        expected = model(**batch).loss
+        for _ in range(2):
+            use_packing(model)
+            torch.testing.assert_close(model(**pack(batch)).loss, expected)
+            model.set_attn_implementation("sdpa")
+    assert not is_packing(CondenserForMaskedLM(config))
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

@@ -50,7 +50,7 @@ def analyze(**settings: Any) -> pd.DataFrame:
     """
     recipe, measuring = parse_settings(settings, AnalysisRecipe, Measuring)
     out, corpus = Path(recipe.out), recipe.corpus
-    if out.exists() and not (out / READINESS_FILE).is_file() and any(out.iterdir()):
+    if {file.name for file in out.glob("*")} - {READINESS_FILE, REPORT_FILE, ENTROPY_FILE}:
         raise ValueError(f"{out} has other files: choose a new folder, or that of an analysis.")
     models: dict[str, Path] = {}
     for name in recipe.models:

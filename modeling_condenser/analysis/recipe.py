@@ -22,6 +22,10 @@ class AnalysisRecipe:
     out: str
     corpus: str | dict[str, Any] | list[str | dict[str, Any]] | None = None
 
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ValueError("models is empty: name at least one.")
+
 
 @dataclass(frozen=True)
 class Measuring:

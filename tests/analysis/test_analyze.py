@@ -97,6 +97,11 @@ def test_an_adaptation_is_measured_as_the_retriever_that_it_wrote(exported, corp
         for folder in (run, run / "model")
     )
     assert own.columns == [str(run)] and (own.to_numpy() == model.to_numpy()).all()
+    (tmp_path / "out" / "notes.md").write_text("Mine.")
+    with pytest.raises(ValueError, match="out has other files"):
+        analyze(models=[str(run)], out=str(tmp_path / "out"), **sizes)
+    with pytest.raises(ValueError, match="models is empty"):
+        analyze(models=[], out=str(tmp_path / "new"), **sizes)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,18 @@ def test_special_tokens_of_a_new_encoder_are_those_of_its_tokenizer(texts):
     assert config.bos_token_id is None and tokenizer.bos_token_id is None
 
 
+def test_a_published_configuration_is_taken_without_what_is_no_more(texts, caplog):
+    tokenizer = BACKBONES["BERT"].tokenizer(texts)
+    file = {**SMALL, "gradient_checkpointing": False, "architectures": ["BertForMaskedLM"]}
+    with pytest.raises(ValueError, match="no attribute 'gradient_checkpointing'"):
+        new_encoder(file, tokenizer)
+    config = new_encoder({**file, "transformers_version": "4.6.0"}, tokenizer).config
+    assert config.hidden_size == SMALL["hidden_size"]
+    rotary = {**SMALL, "model_type": "modernbert", "global_rope_theta": 7e4}
+    parameters = new_encoder(rotary, tokenizer).config.rope_parameters
+    assert parameters["full_attention"]["rope_theta"] == 7e4
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
