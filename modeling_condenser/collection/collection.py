@@ -6,6 +6,7 @@ import logging
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -138,19 +139,19 @@ class PassageIndex:
     """Finds passages by id repeatedly, and shows which passages have the same text.
 
     Memory holds only 64-bit hashes of ids and texts.
-
-    Attributes:
-        content: `hash_text` of the texts (of the titles, where the text is empty), (N,) int64.
     """
 
     def __init__(self, passages: Dataset):
         self._passages = passages
-        ids, content = array("q"), array("q")
-        for row in iterate_rows(passages.select_columns(list(COLUMNS))):
-            ids.append(hash(row["_id"]))
-            content.append(hash_text(row["text"] or f"\0{row['title']}"))
-        self.content = np.asarray(content)
-        self._ids = pd.Index(np.asarray(ids))
+        rows = iterate_rows(passages.select_columns(["_id"]))
+        self._ids = pd.Index(np.asarray(array("q", (hash(row["_id"]) for row in rows))))
+
+    @cached_property
+    def content(self) -> np.ndarray:
+        """`hash_text` of the texts (of the titles, where the text is empty), (N,) int64."""
+        rows = iterate_rows(self._passages.select_columns(["title", "text"]))
+        hashes = (hash_text(row["text"] or f"\0{row['title']}") for row in rows)
+        return np.asarray(array("q", hashes))
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
         """Return the rows of ids, (n,) int64; an unknown id is a ValueError."""

@@ -36,6 +36,7 @@ from modeling_condenser.files.run_folder import (
     atomic_folder,
     bar,
     describe_machine,
+    folder_lock,
     read_json,
     show_bars,
     write_json,
@@ -218,8 +219,8 @@ def encode_collection(
     """Encode passages into a folder, continue an interrupted call, or open a finished folder.
 
     If the folder holds an earlier version of the passages, only new and changed ones are encoded,
-    into a folder beside it that replaces it at the end. A script that uses several devices needs
-    `if __name__ == "__main__":`.
+    into a folder beside it, where a killed call is continued. Another call waits for it. A
+    script that uses several devices needs `if __name__ == "__main__":`.
 
     Args:
         retriever: on `local_device(devices)`.
@@ -238,7 +239,8 @@ def encode_collection(
         earlier = Embeddings.open(folder, complete=False)
         if earlier.retriever == retriever.passage_fingerprint:
             if earlier.passages != fingerprint_passages(passages):
-                return _update(retriever, passages, earlier, devices, is_cache)
+                with folder_lock(earlier.folder):
+                    return _update(retriever, passages, earlier.folder, devices, is_cache)
         elif is_cache:
             logger.warning("%s is of another model, and is made again.", folder)
             shutil.rmtree(folder)
@@ -281,11 +283,14 @@ def claim_folder(
 def _update(
     retriever: "Retriever",
     passages: Dataset,
-    earlier: Embeddings,
+    folder: Path,
     devices: Sequence[str] | None,
     is_cache: bool,
 ) -> Embeddings:
-    """Replace embeddings by those of other passages; a killed call changes nothing."""
+    """Replace embeddings by those of other passages."""
+    earlier = Embeddings.open(folder, complete=False)
+    if earlier.passages == fingerprint_passages(passages):  # another call has updated them
+        return Embeddings.open(folder)
     rows = _find_stored(earlier, hash_passages(passages))
     is_new = rows < 0
     has_vectors = len(earlier.missing_shards()) < len(earlier.shards)
@@ -298,10 +303,11 @@ def _update(
         "%s: %d new or changed passages are encoded, %d kept.",
         *(earlier.folder, is_new.sum(), (~is_new).sum()),
     )
-    with atomic_folder(earlier.folder) as partial:
+    added = passages.select(np.flatnonzero(is_new))
+    beside = folder.resolve().with_name(f".{folder.name}.fresh")
+    fresh = encode_collection(retriever, added, beside, devices=devices, is_cache=True)
+    with atomic_folder(folder) as partial:
         new = claim_folder(retriever, passages, partial, shard_size=earlier.shard_size)
-        added = passages.select(np.flatnonzero(is_new))
-        fresh = encode_collection(retriever, added, partial / "fresh", devices=devices)
         fresh_rows = np.cumsum(is_new) - 1
         for shard, place in enumerate(new.shards):
             part = slice(place.start, place.stop)
@@ -311,13 +317,15 @@ def _update(
             vectors[~is_fresh] = earlier.vectors(rows[part][~is_fresh])
             new.write_shard(shard, vectors)
         write_json(partial / RECORD_FILE, fresh.record)
-        shutil.rmtree(fresh.folder)
-    return Embeddings.open(earlier.folder)
+    shutil.rmtree(beside)
+    return Embeddings.open(folder)
 
 
 def _find_stored(embeddings: Embeddings, hashes: np.ndarray) -> np.ndarray:
     """The rows of passages with these hashes, (N,) int64; -1 where there is no vector."""
     stored = embeddings.hashes
+    if not len(stored):
+        return np.full(len(hashes), -1)
     order = np.argsort(stored)
     places = np.searchsorted(stored, hashes, sorter=order)
     rows = order[np.minimum(places, len(order) - 1)]

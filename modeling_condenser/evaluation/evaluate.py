@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from modeling_condenser.collection.collection import Collection, find_rows, fingerprint_passages
 from modeling_condenser.collection.load import load_dev, load_reported
+from modeling_condenser.encoding.embeddings import local_device
 from modeling_condenser.files.run_folder import hash_data, read_json, write_json
 from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.retrieval.runs import (
@@ -136,7 +137,8 @@ def evaluate(**settings: Any) -> Report:
             evaluation = measure_similarity(system.open(), items)
             results.append(SystemResult(system.name, evaluation, settings=system.settings))
     if recipe.cost:
-        results = [_add_cost(*pair) for pair in zip(systems, results, strict=True)]
+        device = local_device(search.device_list)
+        results = [_add_cost(*pair, device) for pair in zip(systems, results, strict=True)]
     report = write_report(
         folder,
         results,
@@ -175,7 +177,7 @@ def _evaluate_system(
         (dev.queries, dev.qrels) if dev and system.needs_dev else None,
     )
     record = read_json(record_file, {})
-    if record.get("identity") != identity:
+    if record.get("identity") != identity or not run_file.is_file():
         searcher = open_stored(system, collection.passages, folder.parent, settings=search, dev=dev)
         run, record = _search(searcher, collection, recipe.depth)
         if system.kind == "run" and not run:
@@ -213,13 +215,14 @@ def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run
     return cut_run(drop_own_passages(run, collection.qrels), depth), record
 
 
-def _add_cost(system: System, result: SystemResult) -> SystemResult:
+def _add_cost(system: System, result: SystemResult, device: str | None) -> SystemResult:
     """Measure time and memory of encoding, if the system is an encoder."""
     from .cost import measure_cost
 
     if system.kind != "encoder":
         return result
-    return replace(result, cost=measure_cost(system.model, settings=system.settings))
+    settings = {**system.settings, "device": device}
+    return replace(result, cost=measure_cost(system.model, settings=settings))
 
 
 def make_command(settings: Mapping[str, Any], systems: Sequence[str], collection: str) -> str:

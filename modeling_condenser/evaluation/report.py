@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pandas as pd
+from datasets import Dataset
 from jinja2 import Environment
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
 from modeling_condenser.files.run_folder import atomic_file, describe_machine, write_json
+from modeling_condenser.retrieval.words import NO_LANGUAGE, recognize_language
 
 from .measures import ALPHA, N_RESAMPLES, Comparison, Evaluation, correct, make_evaluation
 
@@ -28,6 +30,9 @@ MARKS = (
     f"▲ and ▼ mark a difference with p < {ALPHA} after the correction; ○ means that no difference "
     "was shown."
 )
+
+Groupings = Mapping[str, Mapping[str, list[str]]]
+"""By what queries are grouped -> name of a group -> ids."""
 
 Evaluations = Mapping[str, Evaluation]
 """Name of a system -> measures of the same queries; the first system is the baseline."""
@@ -134,10 +139,15 @@ def write_report(
     systems = {result.system: result.evaluation for result in results}
     main, n_items = next(iter(first.evaluation.means)), first.evaluation.n_items
     comparisons, figures = _compare(systems, seed=seed)
-    queries, qrels_sha256 = {}, None
+    queries: dict[str, str] = {}
+    groups: Groupings = {}
+    qrels_sha256 = None
     if collection:
         qrels_sha256 = checksum_qrels(collection.qrels) if collection.qrels else None
         queries = {q: collection.queries[q] for q in first.evaluation.per_query[main]}
+        texts = Dataset.from_dict({"title": [""] * len(queries), "text": list(queries.values())})
+        is_english = recognize_language(texts) in ("english", NO_LANGUAGE)  # few words show none
+        groups = group_queries(queries, is_english=is_english, at_least=_LEAST_QUERIES)
     content = {
         "title": f"{name}, {split}: {n_items:,} {'queries' if collection else 'items'}",
         "n_items": n_items,
@@ -153,7 +163,7 @@ def write_report(
             for result in results
         },
         "results": figures,
-        "groups": _compare_groups(systems, main, queries, seed=seed),
+        "groups": _compare_groups(systems, main, groups, seed=seed),
         "qrels_sha256": qrels_sha256,
         "command": command,
         "seed": seed,
@@ -202,11 +212,11 @@ def _compare(
 
 
 def _compare_groups(
-    systems: Evaluations, main: str, queries: Mapping[str, str], *, seed: int
+    systems: Evaluations, main: str, groupings: Groupings, *, seed: int
 ) -> dict[str, Any]:
     """Compare systems in groups of queries, in one measure; corrected over each grouping."""
     content: dict[str, Any] = {}
-    for by, groups in group_queries(queries, at_least=_LEAST_QUERIES).items():
+    for by, groups in groupings.items():
         parts = {}  # a group takes the place of a measure
         for system, evaluation in systems.items():
             values = evaluation.per_query[main]
@@ -305,21 +315,19 @@ def _type_of_noun(phrase: str) -> AnswerType | None:
     return noun_type
 
 
-def group_queries(
-    queries: Mapping[str, str], *, at_least: int = 1
-) -> dict[str, dict[str, list[str]]]:
-    """Group queries (id -> text) by "answer type" and by "query length", in words.
+def group_queries(queries: Mapping[str, str], *, is_english: bool, at_least: int = 1) -> Groupings:
+    """Group queries (id -> text) by "answer type" (English ones) and by "query length", in words.
 
     Smaller groups than `at_least` and queries without a type are left out.
     """
-    types = [answer_type(text) for text in queries.values()]
+    types = [answer_type(text) if is_english else None for text in queries.values()]
     lengths = [len(text.split()) for text in queries.values()]
     columns = {
         "answer type": pd.Categorical(types, get_args(AnswerType)),
         "query length": pd.cut(lengths, [-1, *_MOST_WORDS.values()], labels=list(_MOST_WORDS)),
     }
     table = pd.DataFrame(columns, index=list(queries))
-    groupings = {}
+    groupings: dict[str, dict[str, list[str]]] = {}
     for by in table:
         groups = table.groupby(by, observed=True).groups.items()
         large = {name: list(ids) for name, ids in groups if len(ids) >= at_least}

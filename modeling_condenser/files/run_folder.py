@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import yaml
+from filelock import FileLock
 from tqdm.auto import tqdm
 
 RECIPE_FILE = "recipe.yaml"
@@ -107,13 +108,24 @@ def build_once(
 ) -> None:
     """Build an index into a folder, unless the folder holds the index of this identity.
 
-    The identity is everything that the index depends on. Another index is replaced.
+    The identity is everything that the index depends on. Another index is replaced. Processes that
+    need the same index wait for the first one.
     """
     if read_json(folder / IDENTITY_FILE, None) == identity:
         return
-    with atomic_folder(folder) as new:
-        build(new)
-        write_json(new / IDENTITY_FILE, identity)
+    with folder_lock(folder):
+        if read_json(folder / IDENTITY_FILE, None) == identity:
+            return
+        with atomic_folder(folder) as new:
+            build(new)
+            write_json(new / IDENTITY_FILE, identity)
+
+
+def folder_lock(folder: Path) -> FileLock:
+    """A lock, in a file beside a folder, of those who replace the folder."""
+    folder = folder.resolve()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(folder.with_name(f".{folder.name}.lock"))
 
 
 def read_json(file: Path, otherwise: Any) -> Any:

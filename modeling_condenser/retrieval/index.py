@@ -11,7 +11,8 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from itertools import chain, pairwise
 from operator import itemgetter
@@ -125,7 +126,6 @@ class Index:
         self.folder, self.system, self.settings = folder, system, settings
         self._updating = Lock()
         self._process = os.getpid()
-        self._temporary: tempfile.TemporaryDirectory | None = None
         self._state: _State
 
     @classmethod
@@ -155,13 +155,13 @@ class Index:
         [parsed] = parse_systems([system], search)
         if parsed.kind == "run":
             raise ValueError(f"{parsed.model} is a run file, which cannot answer a new query.")
-        temporary = tempfile.TemporaryDirectory(prefix="condenser-index-") if not folder else None
-        place = Path(temporary.name if temporary else str(folder)).resolve()
+        place = Path(folder or tempfile.mkdtemp(prefix="condenser-index-")).resolve()
         _check_folder(place)
         is_tuned = parsed.needs_dev and isinstance(passages, str | Path)
         dev = load_dev(str(passages), judged="") if is_tuned else None
         index = cls(place, _with_absolute_path(parsed), search)
-        index._temporary = temporary
+        if not folder:
+            weakref.finalize(index, _remove, place, os.getpid())
         place.mkdir(parents=True, exist_ok=True)
         with FileLock(place / LOCK_FILE):
             index._replace(_read_passages(passages), dev)
@@ -204,8 +204,9 @@ class Index:
 
     def search(self, queries: Sequence[str], k: int = 10) -> list[list[Passage]]:
         """Find the best `k` passages for each query, best first; fewer if BM25 finds fewer."""
-        texts = {str(place): query for place, query in enumerate(queries)}
-        if isinstance(queries, str) or not all(isinstance(text, str) for text in texts.values()):
+        is_list = isinstance(queries, Iterable) and not isinstance(queries, str | Mapping)
+        texts = {str(place): query for place, query in enumerate(queries if is_list else [])}
+        if not is_list or not all(isinstance(text, str) for text in texts.values()):
             raise ValueError(f"Got {queries!r:.80}, expected a list of queries, such as [query].")
         if not isinstance(k, int | np.integer) or k < 1:
             raise ValueError(f"k is {k}, expected a whole number of at least 1.")
@@ -248,7 +249,9 @@ class Index:
             raise
         self._write_settings(version + 1)  # with the fusion that was chosen
         self._state = state
-        shutil.rmtree(earlier, ignore_errors=True)
+        for other in self.folder.glob("[0-9]*"):  # of killed calls, too
+            if int(other.name) <= version:
+                shutil.rmtree(other, ignore_errors=True)
 
     def _complete(self, version: int) -> None:
         """Complete the update that began after this version, if it was killed."""
@@ -271,7 +274,7 @@ class Index:
                 )
                 try:
                     self._replace(Dataset.from_file(str(file)))
-                except (ValueError, OSError) as error:
+                except (ValueError, OSError, RuntimeError) as error:  # also when the process ends
                     logger.error("%s: it failed (%s): update again.", self.folder, error)
                     return
                 logger.warning("%s: the update is complete.", self.folder)
@@ -314,6 +317,12 @@ class Index:
                 faiss.omp_set_num_threads(1)
             self._updating = Lock()  # a thread of the parent may hold it
             self._process = os.getpid()
+
+
+def _remove(folder: Path, process: int) -> None:
+    """Remove a temporary folder, but not at the end of a forked process."""
+    if process == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_passages(path: Path, passages: Dataset) -> None:
@@ -390,6 +399,8 @@ def _read_passages(source: PassageSource) -> Dataset:
         texts = list(source.values() if isinstance(source, Mapping) else source)
         ids = list(source) if isinstance(source, Mapping) else list(map(str, range(len(texts))))
         for name, text in zip(ids, texts, strict=True):
+            if not isinstance(name, str):
+                raise ValueError(f"The id of a passage is {name!r}, expected text.")
             if isinstance(text, str):  # other values are refused below
                 check_text(text, f"the text of passage {name!r}")
         source = Dataset.from_dict({"_id": ids, "title": [""] * len(ids), "text": texts})
@@ -401,6 +412,9 @@ def _read_passages(source: PassageSource) -> Dataset:
     for name in SOURCE_COLUMNS:
         if name not in source.column_names:
             source = source.add_column(name, [""] * len(source))
+        kind = getattr(source.features[name], "dtype", "list")
+        if kind not in ("string", "large_string", "null"):
+            raise ValueError(f"The column {name} of the passages is of type {kind}, expected text.")
     return source.select_columns(_SCHEMA.names)
 
 
@@ -425,5 +439,5 @@ def make_passage(row: Mapping[str, Any], score: float, query: str, words: Words)
     starts = [*sentence_starts(text), len(text)]
     sentences = [text[start:end].strip() for start, end in pairwise(starts)]
     best = max(sentences, key=count_common, default="")
-    source = [row.get(name, "") for name in SOURCE_COLUMNS]
+    source = [row.get(name) or "" for name in SOURCE_COLUMNS]
     return Passage(row["_id"], title, text, score, common, best, *source)

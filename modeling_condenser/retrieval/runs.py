@@ -108,7 +108,10 @@ def read_run(path: str | Path) -> Run:
                 _, score = map(float, numbers)
                 if not math.isfinite(score):
                     raise ValueError(f"the score of {passage_id} for {query_id} is {score}")
-                run.setdefault(query_id, {})[passage_id] = score
+                scores = run.setdefault(query_id, {})
+                if passage_id in scores:
+                    raise ValueError(f"{passage_id} is twice among the results of {query_id}")
+                scores[passage_id] = score
     except ValueError as error:
         raise ValueError(
             f"{path} is no run file ({error}): expected lines of query Q0 passage rank score tag."

@@ -31,7 +31,11 @@ import faiss
 import numpy as np
 from datasets import Dataset
 
-from modeling_condenser.collection.collection import Collection, fingerprint_passages
+from modeling_condenser.collection.collection import (
+    Collection,
+    fingerprint_judgements,
+    fingerprint_passages,
+)
 from modeling_condenser.encoding.embeddings import (
     ENCODER_SETTINGS,
     MANIFEST_FILE,
@@ -41,10 +45,13 @@ from modeling_condenser.encoding.embeddings import (
     local_device,
 )
 from modeling_condenser.files.run_folder import (
+    IDENTITY_FILE,
     MODEL_FOLDER,
     atomic_folder,
     checksum_file,
+    hash_data,
     read_json,
+    write_json,
 )
 from modeling_condenser.files.settings import convert_settings, split_name
 
@@ -70,6 +77,7 @@ BM25 = "bm25"
 HYBRID = "hybrid:"
 EXACT = "Flat"
 EMBEDDINGS_FOLDER = "embeddings"
+FUSION_FILE = "fusion.json"  # that dev queries chose
 Kind = Literal["bm25", "run", "encoder", "hybrid"]
 
 # The type or the allowed values of each setting.
@@ -372,7 +380,7 @@ def open_searcher(
 
     `folder` stores the index and, unless `embeddings` and `bm25_folder` name others, the embeddings
     and BM25's index; later calls open them, or make them again if model or passages have changed.
-    Unless a hybrid system has a fusion, `choose_fusion` selects it on `dev`.
+    Unless a hybrid system has a fusion, `choose_fusion` selects it on `dev`, once.
     """
     settings = settings or SearchSettings()
     if system.kind == "run":
@@ -387,10 +395,30 @@ def open_searcher(
     if "fusion" in system.settings:
         fusion = FUSIONS[system.settings["fusion"]]
     elif dev and dev.qrels:
-        bm25_run = bm25.search(dev.queries, CANDIDATES)
-        dense_run = dense.search(dev.queries, CANDIDATES)
-        fusion = choose_fusion(bm25_run, dense_run, dev.qrels)
+        identity = hash_data(
+            dense.retriever.fingerprint,
+            dense.embeddings.passages,
+            read_json(bm25_folder / IDENTITY_FILE, None),
+            fingerprint_judgements(dev),
+            settings.index,
+            settings.search_parameters,
+        )
+        fusion = _choose_once(bm25, dense, dev, folder / FUSION_FILE, identity)
     return HybridSearcher(bm25, dense, fusion)
+
+
+def _choose_once(
+    bm25: Bm25, dense: DenseSearcher, dev: Collection, file: Path, identity: str
+) -> Fusion:
+    """Choose a fusion on dev queries; or read it, if all that it depends on is as it was."""
+    stored = read_json(file, {})
+    if stored.get("identity") == identity:
+        return FUSIONS[stored["fusion"]]
+    bm25_run = bm25.search(dev.queries, CANDIDATES)
+    chosen = choose_fusion(bm25_run, dense.search(dev.queries, CANDIDATES), dev.qrels)
+    [name] = [name for name, fusion in FUSIONS.items() if fusion == chosen]
+    write_json(file, {"identity": identity, "fusion": name})
+    return chosen
 
 
 def open_stored(system: System, passages: Dataset, folder: Path, **arguments: Any) -> Searcher:

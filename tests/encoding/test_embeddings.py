@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -210,7 +211,24 @@ def test_only_new_and_changed_passages_are_encoded(tmp_path, caplog):
     assert made.record["n_encoded"] == 2
     fresh = encode_collection(HashRetriever(), passages, tmp_path / "fresh", shard_size=8)
     assert {f.name for f in folder.iterdir()} == {f.name for f in fresh.folder.iterdir()}
-    assert {file.name for file in tmp_path.iterdir()} == {"e", "fresh"}
+    assert {file.name for file in tmp_path.iterdir()} == {"e", "fresh", ".e.lock"}
+
+
+def test_a_killed_update_is_continued_and_another_call_waits_for_it(tmp_path):
+    folder, passages = tmp_path / "e", make_passages(700)
+    encode_collection(HashRetriever(), passages.select(range(40)), folder)
+    with pytest.raises(OSError, match="No space left"):  # in the second of three shards
+        encode_collection(HashRetriever(fails_on=passages["text"][40 + 256]), passages, folder)
+    retrievers = [HashRetriever(), HashRetriever()]
+    threads = [
+        Thread(target=encode_collection, args=(each, passages, folder)) for each in retrievers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all_bytes(Embeddings.open(folder)) == hash_vectors(passages).tobytes()
+    assert sorted(len(each.texts) for each in retrievers) == [0, 700 - 40 - 256]
 
 
 def test_passages_without_vectors_in_an_interrupted_folder_are_new(tmp_path):

@@ -43,13 +43,16 @@ def test_questions_get_the_type_that_a_person_gave_them(expected):
 
 def test_groups_are_in_order_and_leave_out_what_has_none():
     asked = "who sings hallelujah | is water wet | why is the sky blue | who wrote emma"
-    groups = group_queries({f"q{i}": text for i, text in enumerate(asked.split(" | "))})
+    questions = {f"q{i}": text for i, text in enumerate(asked.split(" | "))}
+    groups = group_queries(questions, is_english=True)
     assert list(groups["answer type"].items()) == [("description", ["q2"]), ("human", ["q0", "q3"])]
     queries = {str(n): " ".join(["word"] * n) for n in (13, 1, 4, 5, 8, 9, 12, 40)}
-    assert group_queries({**queries, "spaced": "  two \t words\n"})["query length"] == {
+    spaced = {**queries, "spaced": "  two \t words\n"}
+    assert group_queries(spaced, is_english=True)["query length"] == {
         "1-4 words": ["1", "4", "spaced"],
         "5-8 words": ["5", "8"],
         "9-12 words": ["9", "12"],
         "13 words or more": ["13", "40"],
     }
-    assert group_queries({}) == {}
+    assert group_queries({}, is_english=True) == {}
+    assert [*group_queries(questions, is_english=False)] == ["query length"]

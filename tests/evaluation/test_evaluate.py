@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,12 @@ from huggingface_hub import ModelCard
 from scipy import stats
 from torch.nn.functional import cosine_similarity
 
-from modeling_condenser.collection.load import load_collection, load_dev, load_reported
+from modeling_condenser.collection.load import (
+    load_collection,
+    load_dev,
+    load_passages,
+    load_reported,
+)
 from modeling_condenser.evaluation import evaluate as evaluate_module
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.measures import evaluate_run, holm
@@ -22,9 +28,11 @@ from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.publishing import push as push_module
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_results
+from modeling_condenser.retrieval import systems
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.faiss_index import recall_against_exact
 from modeling_condenser.retrieval.runs import read_run, write_run
+from modeling_condenser.retrieval.systems import open_searcher, parse_system
 from tests.evaluation.making import evaluate_system
 from tests.publishing.loopback_hub import contents
 from tests.publishing.making import plain_vectors, write_collection
@@ -87,9 +95,12 @@ def test_a_run_is_used_again_only_for_the_same_search(collection, tmp_path, monk
         lambda *a, **k: opened.append(a[0].name) or search(*a, **k),
     )
 
-    def find(system="bm25", **settings):
+    def find_result(system="bm25", **settings):
         opened.clear()
-        return evaluate_system(system, copied, tmp_path / "out", **settings).evaluation
+        return evaluate_system(system, copied, tmp_path / "out", **settings)
+
+    def find(*args, **settings):
+        return find_result(*args, **settings).evaluation
 
     first = find(measures=["P@1"])
     loaded = load_collection(copied)
@@ -109,8 +120,25 @@ def test_a_run_is_used_again_only_for_the_same_search(collection, tmp_path, monk
     assert opened == ["bm25"] and find() == whole and not opened
     with (copied / "corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "new", "title": "", "text": "the old telescope"}\n')
-    find()
+    run_file = find_result().run_file
     assert opened == ["bm25"]
+    run_file.unlink()  # to search again
+    assert find() and opened == ["bm25"]
+
+
+def test_a_fusion_is_chosen_once(retriever, collection, tmp_path, monkeypatch):
+    chosen = []
+    choose = systems.choose_fusion
+    monkeypatch.setattr(systems, "choose_fusion", lambda *a: chosen.append(1) or choose(*a))
+    system, passages = parse_system(f"hybrid:{retriever}"), load_passages(collection)
+    dev = load_collection(collection)
+    for _ in range(2):
+        open_searcher(system, passages, tmp_path, dev=dev)
+    assert len(chosen) == 1
+    query = next(iter(dev.queries))
+    fewer = replace(dev, qrels={**dev.qrels, query: {}})
+    open_searcher(system, passages, tmp_path, dev=fewer)
+    assert len(chosen) == 2
 
 
 def test_bm25_and_hybrid_systems_share_an_index(retriever, collection, tmp_path, monkeypatch):

@@ -113,6 +113,18 @@ def test_groups_are_by_answer_type_and_by_length(report):
     assert re.search(r"\n\| number \| 20 \| 0\.2500 \| 0\.7125 ▲ ", text)
 
 
+def test_questions_in_other_languages_have_no_answer_types(tmp_path):
+    collection = Collection(
+        passages=Dataset.from_dict({"_id": ["p"], "title": [""], "text": ["Text."]}),
+        queries={f"q{i}": f"Wer war mit dem Kaiser {i} und wo ist das?" for i in range(25)},
+        qrels={f"q{i}": {"p": 1} for i in range(25)},
+    )
+    evaluation = make_evaluation({"MRR@10": {f"q{i}": 0.5 for i in range(25)}})
+    results = [SystemResult("bm25", evaluation)]
+    made = write_report(tmp_path, results, name="c", split="test", collection=collection)
+    assert [*made.content["groups"]] == ["query length"]
+
+
 def test_the_report_says_how_it_was_made_and_has_the_values_of_queries(report):
     content, text = read(report)
     assert content["seed"] == 3 and {"python", "torch"} <= content["versions"].keys()

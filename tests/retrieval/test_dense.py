@@ -129,13 +129,13 @@ def test_a_saved_index_is_opened_and_built_again_if_anything_differs(embeddings,
         assert (index.d, index.ntotal) == (vectors.dimension, N)
         built.append((folder / "index.faiss").stat().st_mtime_ns)
     assert built[0] == built[1] and len(set(built)) == 3
-    assert [file.name for file in folder.parent.iterdir()] == ["wiki"]
+    assert [file.name for file in folder.parent.glob("[!.]*")] == ["wiki"]
 
 
 def test_a_wrong_factory_or_parameter_is_refused(search, tmp_path):
     with pytest.raises(ValueError, match="index 'nonsense' of 1500 .*not parse index string"):
         search("nonsense")
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("[!.]*"))
     with pytest.raises(ValueError, match="'Flat' .*with the parameters 'nprobs=3'"):
         search("Flat", "nprobs=3")
     with pytest.raises(ValueError, match="search_parameters is 'nprobe=4', but exact search"):

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -274,11 +276,35 @@ def test_a_blank_query_finds_nothing(tmp_path, retriever):
     assert [len(actual) for actual in index.search([" ", "May", ""], k=2)] == [0, 2, 0]
 
 
+def test_folders_of_killed_calls_are_removed(tmp_path):
+    index = Index.build({"a": "At a spring."}, "bm25", folder=tmp_path / "i")
+    (tmp_path / "i" / "0").mkdir()
+    index.update({"a": "At a spring.", "b": "In May."})
+    assert [file.name for file in (tmp_path / "i").glob("[0-9]*")] == ["2"]
+
+
+def test_a_forked_process_that_ends_leaves_a_temporary_index(tmp_path):
+    script = (
+        "import os, sys\n"
+        "from modeling_condenser import Index\n"
+        "index = Index.build({'a': 'At a spring.'})\n"
+        "if os.fork() == 0:\n    sys.exit(0)\n"
+        "os.wait()\n"
+        "assert index.folder.is_dir()\n"
+        "print(index.folder)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert not Path(done.stdout.strip()).exists()
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
     (tmp_path / "run.trec").touch()
     index = Index.build(TEXTS, folder=tmp_path / "index")
+    lists = Dataset.from_dict({"_id": ["a"], "title": [""], "text": ["t"], "headings": [["h"]]})
     twice = Dataset.from_dict({name: ["a", "a"] for name in ("_id", "title", "text")})
     for error, message, call in (
         (FileExistsError, "is not empty", lambda: Index.build(TEXTS, folder=tmp_path / "index")),
@@ -290,6 +316,9 @@ def test_what_does_not_fit_is_refused(tmp_path):
         (ValueError, "no white space", lambda: index.update({"a b": "text"})),
         (ValueError, "lacks _id, title", lambda: index.update(Dataset.from_dict({"text": [""]}))),
         (ValueError, "expected a list of queries", lambda: index.search("snow")),
+        (ValueError, "expected a list of queries", lambda: index.search(None)),  # type: ignore[arg-type]
+        (ValueError, "id of a passage is 3", lambda: Index.build({3: "a"})),  # type: ignore[dict-item]
+        (ValueError, "column headings .* of type list", lambda: index.update(lists)),
         (ValueError, "k is 0", lambda: index.search(["snow"], k=0)),
         (ValueError, "k is 2.5, expected a whole", lambda: index.search(["snow"], k=2.5)),  # type: ignore[arg-type]
         (ValueError, "the query is .* half of a character", lambda: index.search(["\ud83d"])),

@@ -46,6 +46,12 @@ def test_a_malformed_line_is_refused(tmp_path, line):
         read_run(path)
 
 
+def test_a_passage_that_is_twice_among_the_results_is_refused(tmp_path):
+    (tmp_path / "run.trec").write_text("q0 Q0 p0 1 9.0 x\nq0 Q0 p1 2 5.0 x\nq0 Q0 p0 9 -5.0 x\n")
+    with pytest.raises(ValueError, match="p0 is twice among the results of q0"):
+        read_run(tmp_path / "run.trec")
+
+
 def test_runs_of_other_tools_are_read(tmp_path):
     path = tmp_path / "run.txt.gz"
     with gzip.open(path, "wt", encoding="utf-8-sig", newline="") as file:
