@@ -114,6 +114,8 @@ def _write_lines(file: Path, lines: Iterable[str]) -> None:
 def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[frozenset[str]]:
     """Return the passages that a label may be about, of each document apart."""
     file, row, quote = _key(label["file"]), _key(label["id"]), _letters(label["passage"])
+    if row not in names:
+        row = row.removesuffix(".0")  # as pandas writes ids where some are missing
     of_file = names.get(file, set())
     groups = names.get(row, set()) if row else of_file
     if file and row:

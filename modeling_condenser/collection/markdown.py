@@ -40,6 +40,7 @@ _NO_HTML = re.compile(
 )
 _TAG = re.compile(r"</?([a-z][\w-]*)", re.IGNORECASE)
 _TAGS = (defs.tags | {"picture"}) - {"script", "style", "textarea", "title"}
+_PROPERTY = re.compile(r"[\w-]+:(?: |$)|[ \t-]|$")  # a line of what should be YAML
 _ANCHOR = re.compile(r"^[\s¶#§\u200b\uf0c1🔗]+$")  # the text of a link beside a heading
 # Links become their texts, and pictures are left out. Marks of emphasis would stay where CommonMark
 # does not read them, as in <b>Note:</b>text, which is usual in Chinese.
@@ -191,6 +192,9 @@ def _read_front_matter(text: str) -> tuple[dict[str, Any], str]:
             values = yaml.safe_load(block[2]) if block[1] == "---" else tomllib.loads(block[2])
             if isinstance(values, dict):
                 return values, text[block.end() :]
+        if all(_PROPERTY.match(line) for line in block[2].splitlines()):  # such as title: A: B
+            title = re.search(r"^title: *(.+)", block[2], re.MULTILINE)
+            return {"title": title[1] if title else ""}, text[block.end() :]
     return {}, text
 
 

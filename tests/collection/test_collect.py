@@ -278,7 +278,12 @@ def test_an_id_counts_in_the_named_file_only(tmp_path):
     (folder / "a.csv").write_text("id,text\n17,First.\n18,Second.\n")
     (folder / "b.csv").write_text("id,text\n19,Third.\n")
     labels = tmp_path / "labels.csv"
-    rows = ["in a,a.csv,17", "in b,b.csv,18", "nowhere,c.csv,18", "passage,a.csv,in/deep/a.csv#18"]
+    rows = [
+        "in a,a.csv,17.0",
+        "in b,b.csv,18",
+        "nowhere,c.csv,18",
+        "passage,a.csv,in/deep/a.csv#18",
+    ]
     labels.write_text("\n".join(["question,file,id", *rows]))
     done = collect(sources=tmp_path / "in", out=tmp_path / "out", labels=labels)
     assert relevant(tmp_path / "out") == {
