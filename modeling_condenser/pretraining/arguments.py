@@ -1,5 +1,6 @@
 """The settings of pre-training: for the trainer in Python, and as a recipe for the command."""
 
+import logging
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -9,6 +10,8 @@ from transformers import TrainingArguments
 from modeling_condenser.files.settings import check_least, check_value
 
 from .objectives import HEAD_SETTINGS, OBJECTIVES, check_objective
+
+logger = logging.getLogger(__name__)
 
 # Fields of a recipe that are no training arguments -> where a script states them.
 _ELSEWHERE = {
@@ -116,10 +119,10 @@ class CondenserTrainingArguments(TrainingArguments):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} is {value}, expected 0 to 1.")
         if self.tokens_per_batch is not None and self.per_device_train_batch_size != 8:
-            raise ValueError(
-                f"tokens_per_batch is {self.tokens_per_batch}, which takes the place of "
-                f"per_device_train_batch_size {self.per_device_train_batch_size}: set one of the "
-                "two (8, the default, counts as not set)."
+            logger.warning(
+                "per_device_train_batch_size (%d) has no effect: tokens_per_batch (%d) takes its "
+                "place.",
+                *(self.per_device_train_batch_size, self.tokens_per_batch),
             )
         strategy = self.train_sampling_strategy
         if strategy == "group_by_length":
