@@ -312,11 +312,12 @@ def choose_ridge(gains: Sequence[float], gains_of_others: Sequence[float]) -> in
 def is_better(verdicts: Mapping[str, Verdict], use: Use) -> bool:
     """Whether cross-validation or dev queries say better, and none shows a loss.
 
-    A loss of others, whose passages no label names, counts if it is significant. Nor is a map kept
-    that ends below the start with the other use.
+    A loss of others, whose passages no label names, counts if it is significant. For a hybrid, no
+    map is kept if the start alone is better still.
     """
-    figures = [verdicts[each].comparison for each in ("hybrid", "alone")]
-    if max(each.mean_system for each in figures) < max(each.mean_baseline for each in figures):
+    hybrid, alone = (verdicts[each].comparison for each in ("hybrid", "alone"))
+    best = max(hybrid.mean_system, alone.mean_system)
+    if use == "hybrid" and best < alone.mean_baseline:
         return False
     if "others" in verdicts and verdicts["others"].outcome == "worse":
         return False

@@ -3,7 +3,6 @@
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -188,13 +187,15 @@ def _read_front_matter(text: str) -> tuple[dict[str, Any], str]:
     """
     block = _FRONT_MATTER.match(text)
     if block:
-        with suppress(yaml.YAMLError, ValueError):  # also of dates
+        values: Any = None
+        try:
             values = yaml.safe_load(block[2]) if block[1] == "---" else tomllib.loads(block[2])
-            if isinstance(values, dict):
-                return values, text[block.end() :]
-        if all(_PROPERTY.match(line) for line in block[2].splitlines()):  # such as title: A: B
-            title = re.search(r"^title: *(.+)", block[2], re.MULTILINE)
-            return {"title": title[1] if title else ""}, text[block.end() :]
+        except (yaml.YAMLError, ValueError):  # also of dates
+            if all(_PROPERTY.match(line) for line in block[2].splitlines()):  # title: A: B
+                title = re.search(r"^title: *(.+)", block[2], re.MULTILINE)
+                values = {"title": title[1] if title else ""}
+        if isinstance(values, dict):
+            return values, text[block.end() :]
     return {}, text
 
 

@@ -259,6 +259,7 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
         "Sea: a guide",
         [((), "salt")],
     )
+    assert split_markdown("---\n- salt\n- pepper\n\n---\nfish")[1] == [((), "salt\npepper\n\nfish")]
     assert split_markdown("---\nFirst: it is\n\nsalt.\n\n---\nfish")[1] == [
         ((), "First: it is\n\nsalt.\n\nfish")
     ]
