@@ -27,7 +27,7 @@ corpus = files("modeling_condenser") / "health" / "corpus.jsonl.gz"
 # A stream, with a column `text`: nothing is stored, whatever its size.
 texts = load_dataset("json", data_files=str(corpus), split="train", streaming=True).take(1000)
 
-folder = Path("runs/from-scratch/tokenizer")
+folder = Path("runs/from-scratch", f"tokenizer-{corpus.name}")
 if not folder.exists():  # each training gives another vocabulary, and a resumed run needs its own
     pieces = BertWordPieceTokenizer(lowercase=True, strip_accents=False)  # où is not ou
     pieces.train_from_iterator((row["text"] for row in texts), vocab_size=4000)

@@ -130,6 +130,8 @@ class CondenserConfig(PreTrainedConfig):
             )
         # Else the library would set these without a check.
         changes = {name: kwargs.pop(name) for name in cls.__annotations__.keys() & kwargs.keys()}
+        if isinstance(part := changes.get("encoder_config"), dict):
+            changes["encoder_config"] = {**(config_dict.get("encoder_config") or {}), **part}
         return super().from_dict({**config_dict, **changes}, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:

@@ -126,7 +126,7 @@ class CondenserPreTrainedModel(PreTrainedModel):
         """Open a checkpoint; its tokenizer will be that of the same revision."""
         opened: Any = super().from_pretrained(*args, **kwargs)
         model = opened[0] if isinstance(opened, tuple) else opened
-        names = ("revision", "token", "cache_dir", "local_files_only")
+        names = ("revision", "cache_dir", "local_files_only")  # a token must not be saved
         model.opened_with = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
         return opened
 

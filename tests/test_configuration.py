@@ -46,6 +46,9 @@ def test_a_setting_that_does_not_fit_is_refused(settings, message):
 def test_a_change_of_an_opened_file_is_checked(tmp_path, changes):
     CondenserConfig().save_pretrained(tmp_path)
     assert CondenserConfig.from_pretrained(tmp_path, skip_from=3).skip_from == 3
+    part = {"hidden_dropout_prob": 0.0}
+    encoder = CondenserConfig.from_pretrained(tmp_path, encoder_config=part).encoder_config
+    assert (encoder.hidden_dropout_prob, encoder.model_type) == (0.0, "bert")
     with pytest.raises(ValueError, match=next(iter(changes))):
         CondenserConfig.from_pretrained(tmp_path, **changes)
 

@@ -47,7 +47,7 @@ from modeling_condenser.files.run_folder import (
 )
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.finetuning.hard_negatives import judged_positives
-from modeling_condenser.publishing.card import CARD_FILE, read_card, write_card
+from modeling_condenser.publishing.card import CARD_FILE, read_start_metadata, write_card
 from modeling_condenser.publishing.export import add_records
 from modeling_condenser.publishing.provenance import (
     ADAPTATION,
@@ -353,7 +353,7 @@ def _write_adapted(
     settings["encoder"] = settings.pop("model")
     stage = describe_stage(ADAPTATION, settings, run, log=[])
     add_records(folder, [*read_provenance(start), stage])
-    of_start, _ = read_card(start / CARD_FILE)
+    of_start = read_start_metadata(start)
     inherited = {"license", "license_name", "license_link", "language"} & of_start.keys()
     write_card(folder, metadata={name: of_start[name] for name in inherited})
 

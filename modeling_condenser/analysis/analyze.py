@@ -50,7 +50,8 @@ def analyze(**settings: Any) -> pd.DataFrame:
     """
     recipe, measuring = parse_settings(settings, AnalysisRecipe, Measuring)
     out, corpus = Path(recipe.out), recipe.corpus
-    if {file.name for file in out.glob("*")} - {READINESS_FILE, REPORT_FILE, ENTROPY_FILE}:
+    own = {READINESS_FILE, REPORT_FILE, ENTROPY_FILE}
+    if out.is_file() or {file.name for file in out.glob("[!.]*")} - own:
         raise ValueError(f"{out} has other files: choose a new folder, or that of an analysis.")
     models: dict[str, Path] = {}
     for name in recipe.models:

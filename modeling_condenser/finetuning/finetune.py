@@ -29,7 +29,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare, measure_in_memory
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.files.models import Dtype, Pooling, find_model_folder, is_checkpoint
-from modeling_condenser.publishing.card import CARD_FILE, read_card
+from modeling_condenser.publishing.card import read_start_metadata
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, read_provenance
 from modeling_condenser.retrieval.runs import FEWEST_QUERIES
@@ -241,7 +241,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             MODEL_FINGERPRINT: encoder.fingerprint,
             **data.facts,
         }
-        of_start, _ = read_card(encoder.folder / CARD_FILE)
+        of_start = read_start_metadata(encoder.folder)
         if "language" in of_start:
             self.record["language"] = of_start["language"]
         if recipe.objective in RANKING_OBJECTIVES:

@@ -45,6 +45,8 @@ _STREAMED = (".txt", *TABLE_ENDINGS)
 _ENDINGS = (*TABLE_ENDINGS, *DOCUMENT_ENDINGS)
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
+_SAVED = (DATASET_STATE_JSON_FILENAME, DATASETDICT_JSON_FILENAME)  # by `save_to_disk`
+_HEAD = 100  # rows in which a column is looked for
 _STORED = 256  # documents that are stored together
 _SAMPLED = 4000  # documents of a stream; a sample for Figure 2 of the Condenser paper has 1,000
 
@@ -135,11 +137,13 @@ def open_stream(source: Source) -> IterableDataset:
 
     Raises:
         ValueError: its files are of a kind that cannot be streamed, its rows are joined, or the
-            first one has no such column.
+            first ones of a file have no such column.
     """
     if source.join_rows > 1:
         raise ValueError("join_rows needs stored text: leave out streaming.")
     path, column = Path(source.path), source.text_column
+    if any((path / name).is_file() for name in _SAVED):
+        raise ValueError(f"{path} was saved by save_to_disk, and is stored: leave out streaming.")
     is_file_name = plain_ending(path) in _ENDINGS
     if not match_paths(path) and _HUB_NAME.fullmatch(source.path) and not is_file_name:
         rows = load_dataset(
@@ -156,9 +160,10 @@ def open_stream(source: Source) -> IterableDataset:
             f"{source.path} has {', '.join(sorted(endings))} files, but only "
             f"{', '.join(_STREAMED)} can be streamed: leave out streaming."
         )
-    first = next(iter(read_rows(files[0], needed=column)), {})
-    if column not in first:
-        raise _missing_column(str(files[0]), column, first)
+    for file in files:  # before hours of training
+        head = [*islice(read_rows(file, needed=column), _HEAD)]
+        if head and not any(column in row for row in head):
+            raise _missing_column(str(file), column, set().union(*head))
     given = {"files": files, "column": column}
     return IterableDataset.from_generator(_read_rows, _FEATURES, gen_kwargs=given)
 

@@ -5,6 +5,7 @@ adds outside of the generated block is kept when the card is written again.
 """
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,6 +45,10 @@ PLACEHOLDER = "OWNER/NAME"
 """Stands in the card's examples until the repository has a name."""
 
 _FOLDER = Path(__file__).parent
+logger = logging.getLogger(__name__)
+
+# Of each card, and of those of encoders.
+GENERATED_TAGS = ("condenser", "dense-retrieval", "sentence-transformers", "feature-extraction")
 GENERATED = re.compile(r"<!-- condenser:card -->.*?<!-- /condenser:card -->", re.DOTALL)
 _VERBS = {PRETRAINING: "pre-trained with", FINETUNING: "fine-tuned with", ADAPTATION: "adapted by"}
 _OBJECTIVES = {
@@ -148,8 +153,18 @@ def read_card(file: Path) -> tuple[dict[str, Any], str]:
     if language is False:
         metadata["language"] = "no"
     elif isinstance(language, list):
-        metadata["language"] = [code or "no" for code in language]
+        stated = [code for code in language if code is not None]
+        metadata["language"] = ["no" if code is False else code for code in stated]
     return metadata, card.text
+
+
+def read_start_metadata(folder: Path) -> dict[str, Any]:
+    """The metadata of a model that one starts from; without any, if they cannot be read."""
+    try:
+        return read_card(folder / CARD_FILE)[0]
+    except ValueError as error:
+        logger.warning("%s", error)
+        return {}
 
 
 def own_text(text: str) -> str:
@@ -240,10 +255,10 @@ def _metadata(
     title: str,
 ) -> ModelCardData:
     """The metadata that follow from the files of a repository."""
-    task, tags = "fill-mask", ["condenser", "dense-retrieval"]
+    task, tags = "fill-mask", list(GENERATED_TAGS[:2])
     if contract:
         task = "sentence-similarity" if is_retriever(stages) else "feature-extraction"
-        tags += ["sentence-transformers", "feature-extraction"]
+        tags = list(GENERATED_TAGS)
     languages: set[str] = set()
     for stage in stages:
         stated = stage.recipe.get("language") or stage.run.get("language")

@@ -142,6 +142,8 @@ def _publishable(value: Any, name: str) -> Any:
         return STARTER_TITLE
     if "://" in text and not text.startswith("file:"):
         return text.partition("?")[0]
+    if cached := re.search(r"models--([^/\\]+)--([^/\\]+)[/\\]snapshots[/\\]", text):
+        return "/".join(cached.groups())  # the folder of a revision
     path = PureWindowsPath(text)  # Windows' rules accept both kinds of slashes
     if re.search(r"[/\\]", text):
         is_path = hub_name(text) is None or Path(text).exists()

@@ -22,7 +22,8 @@ from modeling_condenser.files.models import CONFIG_FILE, INT8_FILE, find_weights
 from modeling_condenser.files.run_folder import MODEL_FOLDER, read_json
 from modeling_condenser.files.settings import parse_settings
 
-from .card import CARD_FILE, GENERATED, own_text, read_card, write_card
+from .card import CARD_FILE, GENERATED, GENERATED_TAGS, own_text, read_card, write_card
+from .markdown import as_list
 from .provenance import RESULTS_FILE, RUNS_FOLDER, SECRET, read_provenance
 
 logger = logging.getLogger(__name__)
@@ -168,7 +169,10 @@ def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | Non
     except (_HTTP_ERROR, EntryNotFoundError, ValueError) as error:
         raise OSError(f"Cannot push to {recipe.name}: {error}") from error
     (data_on_hub, text_on_hub), (data, text) = read_card(Path(file)), read_card(new)
-    lost, text_on_hub = sorted(data_on_hub.keys() - data.keys() - _CHANGING), own_text(text_on_hub)
+    text_on_hub, lost = own_text(text_on_hub), sorted(data_on_hub.keys() - data.keys() - _CHANGING)
+    for name in ("tags", "language"):
+        values, now = as_list(data_on_hub.get(name)), as_list(data.get(name))
+        lost += [f"{name}: {value}" for value in values if value not in {*now, *GENERATED_TAGS}]
     reason = f"the metadata {', '.join(lost)}" if lost else f"text ({text_on_hub[:60]!r})"
     if lost or text_on_hub not in own_text(text):
         raise ValueError(

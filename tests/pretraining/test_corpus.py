@@ -193,13 +193,21 @@ def test_a_stream_has_the_column_that_is_named_also_beside_another_text(name, tm
 
 def test_files_are_streamed_as_they_are_stored(tmp_path):
     (tmp_path / "a.jsonl").write_text(
-        '{"text": "Half of \\ud83d a character."}\n{"text": "2024-01-01", "other": [1]}\n'
+        '{"meta": 1}\n{"text": "Half of \\ud83d a character."}\n'
+        '{"text": "2024-01-01", "other": [1]}\n'
     )
     (tmp_path / "b.csv").write_text("text;more\nNA;1\nnull;2\nThe end.;3\n")
+    (tmp_path / "empty.csv").write_text("text;more\n")
     stream = open_stream(Source(f"{tmp_path}/*", streaming=True))
     rows = [row["text"] for row in as_rows(stream, name="corpus")]
     assert rows == load_documents(f"{tmp_path}/*")["text"][:]
     assert rows == ["Half of \ufffd a character.", "2024-01-01", "NA", "null", "The end."]
+    (tmp_path / "zz_infos.json").write_text('{"version": 1}\n')
+    with pytest.raises(ValueError, match="zz_infos.json has no column 'text'"):
+        open_stream(Source(f"{tmp_path}/*", streaming=True))
+    Dataset.from_dict({"text": TEXTS}).save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match="saved by save_to_disk, .* leave out streaming"):
+        open_stream(Source(str(tmp_path / "saved"), streaming=True))
 
 
 def test_a_sample_of_a_stream_is_of_its_beginning(tmp_path):

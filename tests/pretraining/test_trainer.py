@@ -307,7 +307,7 @@ def test_text_of_which_nothing_can_be_masked_stops_at_the_first_step(make_traine
         make_trainer(["한국어"] * 8).train()
 
 
-def test_a_step_without_a_masked_token_changes_nothing(make_trainer, texts):
+def test_a_step_without_a_masked_token_is_no_error(make_trainer, texts):
     texts = [*texts[:9], "한국어"]
     trainer = make_trainer(texts, per_device_train_batch_size=1, max_steps=10, bow_weight=0)
     losses = [entry["late_loss"] for entry in steps_of(trainer)]

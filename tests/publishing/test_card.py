@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from modeling_condenser.files.models import STARTER_FOLDER, STARTER_TITLE
-from modeling_condenser.publishing.card import PLACEHOLDER, cite, write_card
+from modeling_condenser.publishing.card import PLACEHOLDER, cite, read_start_metadata, write_card
 from modeling_condenser.publishing.provenance import (
     ADAPTATION,
     FINETUNING,
@@ -123,6 +123,14 @@ def test_the_summary_is_true_of_each_kind_of_start_and_stage(write):
         assert card.data.base_model is None
     assert "AutoModel.from_pretrained" not in card.text  # which would leave out the map
     assert STARTER_TITLE in write(*starter, own).text.partition("### Pre-training\n")[2]
+
+
+def test_broken_metadata_of_a_start_are_left_out(tmp_path, caplog):
+    (tmp_path / "README.md").write_text("---\ntitle: A model: the best\n---\n")
+    assert read_start_metadata(tmp_path) == {}
+    assert "cannot be read" in caplog.text
+    (tmp_path / "README.md").write_text("---\nlanguage:\n- en\n-\n- no\n---\n")
+    assert read_start_metadata(tmp_path) == {"language": ["en", "no"]}
 
 
 def test_text_and_metadata_of_a_person_are_kept(write, tmp_path):

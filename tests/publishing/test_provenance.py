@@ -57,6 +57,7 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
         ("data/..", "local: .."),
         (r"C:\Users\me\encoder", "local: encoder"),
         ("file:///home/me/models", "local: models"),
+        ("/home/me/hub/models--owner--name/snapshots/86b5e093", "owner/name"),
         ("https://me:pass@example.org/a.txt?sig=1", "https://…example.org/a.txt"),
         ("run --key hf_" + "A" * 34, "run --key …"),
         ("./starter", "local: starter"),

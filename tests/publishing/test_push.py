@@ -59,10 +59,12 @@ def test_text_that_was_added_to_the_card_on_the_hub_is_not_lost(loopback_hub, fo
     with pytest.raises(ValueError, match="card of owner/encoder on the Hub has text .* lacks"):
         push(folder=folder, name=NAME, license="mit")
     files["README.md"] = files["README.md"].replace(b"license: mit", b"license: mit\nthumbnail: a")
+    files["README.md"] = files["README.md"].replace(b"tags:", b"tags:\n- medical")
     repository.add("main", "Edit model card", files)
-    with pytest.raises(ValueError, match="on the Hub has the metadata thumbnail that .* lacks"):
+    with pytest.raises(ValueError, match="has the metadata thumbnail, tags: medical that .* lacks"):
         push(folder=folder, name=NAME, license="mit")
     files["README.md"] = files["README.md"].replace(b"\nthumbnail: a", b"")
+    files["README.md"] = files["README.md"].replace(b"\n- medical", b"")
     repository.add("main", "Edit model card", files)
     assert len(repository.commits()) == 2 + 3  # the first two are of create_repo and push
     card.write_text(card.read_text() + "\n## Use\n\nIn tests.\n\nAnd here.\n")
