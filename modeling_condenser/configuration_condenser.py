@@ -132,6 +132,8 @@ class CondenserConfig(PreTrainedConfig):
         changes = {name: kwargs.pop(name) for name in cls.__annotations__.keys() & kwargs.keys()}
         if isinstance(part := changes.get("encoder_config"), dict):
             changes["encoder_config"] = {**(config_dict.get("encoder_config") or {}), **part}
+        if "similarity" in changes:  # which version 0.1 stored elsewhere
+            changes["encoding"] = None
         return super().from_dict({**config_dict, **changes}, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:

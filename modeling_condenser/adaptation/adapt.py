@@ -140,7 +140,7 @@ def adapt(**settings: Any) -> Adaptation:
     dev = None
     if "dev" not in recipe.splits:
         dev = load_dev(recipe.corpus, judged=recipe.splits[0], reported=labels)
-        if dev is not None and len(judged_positives(dev)) < FEWEST_QUERIES:
+        if dev is not None and _count_questions(dev) < FEWEST_QUERIES:
             dev = None
     judgements = [fingerprint_judgements(each) for each in (labels, dev) if each]
     data = hash_data(start.fingerprint, fingerprint_passages(labels.passages), *judgements)
@@ -153,6 +153,12 @@ def adapt(**settings: Any) -> Adaptation:
     stored = facts["verdicts"]  # JSON has them in another order
     verdicts = {name: read_verdict(stored[name]) for name in _VERDICT_NAMES if name in stored}
     return Adaptation(out / MODEL_FOLDER, facts["is_adapted"], recipe.use, recipe.sides, verdicts)
+
+
+def _count_questions(collection: Collection) -> int:
+    """How many different questions have a relevant passage."""
+    texts = [collection.queries[name] for name in judged_positives(collection)]
+    return len(np.unique(group_questions(texts)))
 
 
 def open_start(recipe: AdaptationRecipe) -> Retriever:
@@ -270,8 +276,8 @@ def compare_by_folds(
         by_passage = cross_validate(evaluator, queries, folds_by_passage, RIDGES, use=use)
     elif is_named.any():
         logger.warning(
-            "So many questions share a passage that no fifth of them is without the passages of "
-            "the rest: there is no line `others`."
+            "More than half of the questions are tied by passages that they share: there is no "
+            "line `others`."
         )
     best = choose_ridge(gains(by_question), gains(by_passage))
     after, after_by_passage = by_question[best], by_passage[best]

@@ -73,8 +73,9 @@ def write_labels(
     Returns:
         Split -> number of queries.
     """
-    finder = _QuoteFinder(folder / CORPUS_FILE, documents)
-    names = _index_names(documents)
+    of_documents = [frozenset(passages) for _, passages in documents]
+    finder = _QuoteFinder(folder / CORPUS_FILE, documents, of_documents)
+    names = _index_names(documents, of_documents)
     judged: dict[str, tuple[str, set[str]]] = {}  # `plain_text` of a question -> it, its passages
     for label in labels:
         question, groups = label["question"], _find_groups(label, finder, names)
@@ -119,16 +120,11 @@ def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[froz
     of_file = names.get(file, set())
     groups = names.get(row, set()) if row else of_file
     if file and row:
-        groups = names.get(f"{file}#{row}") or _within(groups, of_file)
+        groups = names.get(f"{file}#{row}") or finder.within(groups, of_file)
     if not quote:
         return groups
     known, quoted = groups or of_file, finder.find(quote)  # the id may be the label's own
-    return _within(quoted, known) if known or file else quoted
-
-
-def _within(groups: Set[frozenset[str]], others: Set[frozenset[str]]) -> set[frozenset[str]]:
-    """The groups that are parts of others."""
-    return {ids for ids in groups if ids in others or any(ids <= other for other in others)}
+    return finder.within(quoted, known) if known or file else quoted
 
 
 def _letters(text: str) -> str:
@@ -146,7 +142,16 @@ class _QuoteFinder:
         owners: id of a passage -> the first document that has it.
     """
 
-    def __init__(self, corpus: Path, documents: Sequence[WrittenDocument]) -> None:
+    def __init__(
+        self,
+        corpus: Path,
+        documents: Sequence[WrittenDocument],
+        groups: Sequence[frozenset[str]],
+    ) -> None:
+        self._groups: dict[str, tuple[frozenset[str], ...]] = defaultdict(tuple)
+        for group in groups:
+            for passage in group:
+                self._groups[passage] += (group,)
         self.owners = dict[str, str]()
         for name, passages in reversed(documents):
             self.owners |= dict.fromkeys(passages, name)
@@ -179,6 +184,17 @@ class _QuoteFinder:
             place = self._text.find(quote, place + 1)
         return set(map(frozenset, groups.values()))
 
+    def within(
+        self, groups: Set[frozenset[str]], others: Set[frozenset[str]]
+    ) -> set[frozenset[str]]:
+        """The groups that are parts of others: of documents, or passages."""
+        return {
+            ids
+            for ids in groups
+            if ids in others
+            or any(ids <= group and group in others for group in self._groups[next(iter(ids))])
+        }
+
 
 def _key(name: str) -> str:
     """Return a name as it is compared: spaces and backslashes as in ids, accents in one form."""
@@ -186,21 +202,21 @@ def _key(name: str) -> str:
     return key.replace("\\", "/").removeprefix("./")
 
 
-def _index_names(documents: Iterable[WrittenDocument]) -> Names:
+def _index_names(documents: Sequence[WrittenDocument], groups: Sequence[frozenset[str]]) -> Names:
     """A file is named by its path, its path in the given folder, or its own name.
 
     A row is named by its id, by that after a name of its table and #, or (with the others) by a
     name of its table.
     """
     names: dict[str, set[frozenset[str]]] = defaultdict(set)
-    for document, passages in documents:
+    for (document, _), group in zip(documents, groups, strict=True):
         path = _key(document)
         file, row_id = _split_row(path)
         for name in {file, file.partition("/")[2], file.rpartition("/")[2]} - {""}:
-            names[name].add(frozenset(passages))  # of a table, of each row
+            names[name].add(group)  # of a table, of each row
             if row_id:
-                names[f"{name}#{row_id}"].add(frozenset(passages))
-        names[row_id].add(frozenset(passages))
+                names[f"{name}#{row_id}"].add(group)
+        names[row_id].add(group)
     for _, passages in documents:
         for passage in passages:
             names.setdefault(_key(passage), {frozenset([passage])})

@@ -41,9 +41,6 @@ _TAG = re.compile(r"</?([a-z][\w-]*)", re.IGNORECASE)
 _TAGS = (defs.tags | {"picture"}) - {"script", "style", "textarea", "title"}
 _PROPERTY = re.compile(r"[\w-]+:(?: |$)|[ \t-]|$")  # a line of what should be YAML
 _ANCHOR = re.compile(r"^[\s¶#§\u200b\uf0c1🔗]+$")  # the text of a link beside a heading
-# Links become their texts, and pictures are left out. Marks of emphasis would stay where CommonMark
-# does not read them, as in <b>Note:</b>text, which is usual in Chinese.
-_WITHOUT_MARKS = ["a", "img", "b", "strong", "em", "i", "del", "s"]
 _LONGEST_LINKS = 300  # characters of a block of links to the next and the previous page
 _TABLE_RULE = re.compile(  # between head and rows, or an empty head
     r"^(?:\|[ |:-]+\||(?=[^\n]*\|)(?=[ |:]*-)[ |:-]+)$\n?", re.MULTILINE
@@ -56,6 +53,16 @@ class _Converter(MarkdownConverter):  # type: ignore[misc]
         code = text.strip("\n")
         fence = "`" * (1 + max(map(len, re.findall("`{3,}", code)), default=2))
         return f"\n\n{fence}\n{code}\n{fence}\n\n" if code else ""
+
+    def convert_b(self, el: Any, text: str, parent_tags: set[str]) -> str:
+        """Set no marks, which would stay where CommonMark does not read them: <b>Note:</b>text.
+
+        A number becomes character references, or <b>3</b>. would begin a list.
+        """
+        is_number = re.fullmatch(r"\s*[0-9]{1,9}\s*", text) and "_noformat" not in parent_tags
+        return re.sub("[0-9]", lambda digit: f"&#{ord(digit[0])};", text) if is_number else text
+
+    convert_strong = convert_em = convert_i = convert_del = convert_s = convert_b
 
 
 def html_to_markdown(page: str) -> tuple[str, str]:
@@ -79,7 +86,8 @@ def html_to_markdown(page: str) -> tuple[str, str]:
     for tag in soup("ol"):
         tag.name = "ul"  # numbers of items are not kept, and markdownify counts them slowly
     try:
-        converter = _Converter(heading_style="atx", escape_misc=True, strip=_WITHOUT_MARKS)
+        # Links become their texts; pictures are left out.
+        converter = _Converter(heading_style="atx", escape_misc=True, strip=["a", "img"])
         return title, converter.convert_soup(content)
     except RecursionError:  # of elements that are nested hundreds deep
         return title, content.get_text("\n")
@@ -193,7 +201,7 @@ def _read_front_matter(text: str) -> tuple[dict[str, Any], str]:
         except (yaml.YAMLError, ValueError):  # also of dates
             if all(_PROPERTY.match(line) for line in block[2].splitlines()):  # title: A: B
                 title = re.search(r"^title: *(.+)", block[2], re.MULTILINE)
-                values = {"title": title[1] if title else ""}
+                values = {"title": title[1].strip("\"' ") if title else ""}
         if isinstance(values, dict):
             return values, text[block.end() :]
     return {}, text

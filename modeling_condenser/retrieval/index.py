@@ -250,7 +250,7 @@ class Index:
         self._write_settings(version + 1)  # with the fusion that was chosen
         self._state = state
         for other in self.folder.glob("[0-9]*"):  # of killed calls, too
-            if int(other.name) <= version:
+            if other.name.isdecimal() and int(other.name) <= version:
                 shutil.rmtree(other, ignore_errors=True)
 
     def _complete(self, version: int) -> None:

@@ -255,7 +255,7 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
         [((), "salt")],
     )
     assert split_markdown('+++\ntitle = "Sea"\n+++\nsalt') == ("Sea", [((), "salt")])
-    assert split_markdown("---\ntitle: Sea: a guide\nup: [[A]], [[B]]\n---\nsalt") == (
+    assert split_markdown("---\ntitle: 'Sea: a guide'\nup: [[A]], [[B]]\n---\nsalt") == (
         "Sea: a guide",
         [((), "salt")],
     )
@@ -346,6 +346,11 @@ def test_no_text_is_lost_in_markdown(text, sections):
             [((), "deep"), (("Log",), "new")],
         ),
         ("<?xml version='1.0'?><h1>A</h1><pre>b\n  c</pre>", "A", [((), "b\n  c")]),
+        (
+            "<p><strong>1990</strong>. A year.</p><ul><li><b>2</b>. a</li></ul>",
+            "",
+            [((), "1990. A year.\n\n2. a")],
+        ),
         ("<p><b>注意：</b>请看<b>a</b><i>b</i><del>x</del>y", "", [((), "注意：请看abxy")]),
         (  # an anchor of VitePress, and a short page with a link to the next
             "<div><h1>A<a href='#a'>\u200b</a></h1><p>b</p><a rel='next' href='c'>C</a></div>",
