@@ -126,6 +126,20 @@ def test_the_weights_have_one_type_whatever_the_encoders_configuration_says(tmp_
     assert {weight.dtype for weight in start.parameters()} == {torch.float32}
 
 
+def test_the_tokenizer_is_that_of_the_revision(loopback_hub, tmp_path, texts):
+    model, commits = make_model().float(), []
+    for n_texts in (3, 200):
+        model.save_pretrained(tmp_path / "checkpoint")
+        BERT.tokenizer(texts[:n_texts]).save_pretrained(tmp_path / "checkpoint")
+        commits.append(loopback_hub.put(tmp_path / "checkpoint", "owner/checkpoint"))
+    sizes = []
+    for revision in (*commits, None):
+        opened = CondenserForPreTraining.from_pretrained("owner/checkpoint", revision=revision)
+        opened.save_encoder(tmp_path / f"{revision}")
+        sizes.append(len(AutoTokenizer.from_pretrained(tmp_path / f"{revision}")))
+    assert sizes[0] < sizes[1] == sizes[2]
+
+
 def test_what_would_go_wrong_in_silence_is_refused(tmp_path):
     model = make_model()
     with pytest.raises(ValueError, match="save first, and use `condenser push`"):

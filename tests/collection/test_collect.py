@@ -254,6 +254,15 @@ def test_ids_that_repeat_are_numbered(tmp_path, write_jsonl):
     assert names == ["a", "a_", "a_2", "a_3", "a_4"]
 
 
+def test_passages_fit_a_model_of_an_older_version_of_the_library(bert_folder, tmp_path, texts):
+    model = save_modules(tmp_path / "model", bert_folder, lambda n: [Pooling(n)], length=32)
+    (model / "sentence_bert_config.json").rename(model / "sentence_roberta_config.json")
+    (tmp_path / "a.txt").write_text(" ".join(texts[:20]))
+    collect(sources=tmp_path / "a.txt", out=tmp_path / "out", model=model)
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    assert max(len(tokenizer(row["text"])["input_ids"]) for row in rows_of(tmp_path / "out")) <= 32
+
+
 def test_a_tokenizer_in_python_cuts_at_words(bert_folder, tmp_path, texts, monkeypatch):
     class Slow:
         is_fast, model_max_length = False, 32

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
@@ -236,6 +236,22 @@ def test_processes_with_different_data_are_refused_before_anything_is_written(
     with pytest.raises(ValueError, match="different models or data: .* a seed"):
         trainer.train()
     assert not any((tmp_path / "run").glob("*"))
+
+
+def test_a_stream_with_another_tokenizer_is_another_run(texts, tmp_path):
+    stream = IterableDataset.from_generator(lambda: ({"text": text} for text in texts))
+    encoder = BACKBONES["BERT"].config(vocab_size=500)
+    hashes = []
+    for part in (texts, texts[:9], texts):
+        set_seed(0)
+        trainer = CondenserTrainer(
+            CondenserForPreTraining(CondenserConfig(encoder_config=encoder)),
+            arguments(tmp_path, max_steps=2),
+            train_dataset=stream,
+            processing_class=BACKBONES["BERT"].tokenizer(part),
+        )
+        hashes.append(trainer.data_hash)
+    assert hashes[0] == hashes[2] != hashes[1]
 
 
 def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, monkeypatch, caplog):
