@@ -133,7 +133,8 @@ def test_positions_are_right_whichever_models_share_a_configuration():
             use_packing(model)
             torch.testing.assert_close(model(**pack(batch)).loss, expected)
             model.set_attn_implementation("sdpa")
-    assert not is_packing(CondenserForMaskedLM(config))
+    use_packing(model)
+    assert is_packing(model) and not is_packing(CondenserForMaskedLM(config))
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

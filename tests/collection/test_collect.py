@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from modeling_condenser.collection.collect import collect
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.pretraining.corpus import load_documents
-from tests.encoding.making import save_modules
+from tests.encoding.making import change_json, save_modules
 
 CHINESE = "企鹅生活在南极。它们吃磷虾。"
 GERMAN = "Grüße aus Köln. Die Straße ist größer."
@@ -257,6 +257,7 @@ def test_ids_that_repeat_are_numbered(tmp_path, write_jsonl):
 def test_passages_fit_a_model_of_an_older_version_of_the_library(bert_folder, tmp_path, texts):
     model = save_modules(tmp_path / "model", bert_folder, lambda n: [Pooling(n)], length=32)
     (model / "sentence_bert_config.json").rename(model / "sentence_roberta_config.json")
+    change_json(model / "tokenizer_config.json", model_max_length=512)
     (tmp_path / "a.txt").write_text(" ".join(texts[:20]))
     collect(sources=tmp_path / "a.txt", out=tmp_path / "out", model=model)
     tokenizer = AutoTokenizer.from_pretrained(bert_folder)
