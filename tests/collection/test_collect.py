@@ -256,7 +256,8 @@ def test_ids_that_repeat_are_numbered(tmp_path, write_jsonl):
 
 def test_passages_fit_a_model_of_an_older_version_of_the_library(bert_folder, tmp_path, texts):
     model = save_modules(tmp_path / "model", bert_folder, lambda n: [Pooling(n)], length=32)
-    (model / "sentence_bert_config.json").rename(model / "sentence_roberta_config.json")
+    (model / "sentence_bert_config.json").unlink()
+    (model / "sentence_roberta_config.json").write_text('{"max_seq_length": 32}')
     change_json(model / "tokenizer_config.json", model_max_length=512)
     (tmp_path / "a.txt").write_text(" ".join(texts[:20]))
     collect(sources=tmp_path / "a.txt", out=tmp_path / "out", model=model)
