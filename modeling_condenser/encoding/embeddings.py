@@ -287,7 +287,8 @@ def _update(
     devices: Sequence[str] | None,
     is_cache: bool,
 ) -> Embeddings:
-    """Replace embeddings by those of other passages."""
+    """Replace embeddings by those of other passages, under the folder's lock."""
+    folder = folder.resolve()  # a link stays one
     earlier = Embeddings.open(folder, complete=False)
     if earlier.passages == fingerprint_passages(passages):  # another call has updated them
         return Embeddings.open(folder)
@@ -304,7 +305,7 @@ def _update(
         *(earlier.folder, is_new.sum(), (~is_new).sum()),
     )
     added = passages.select(np.flatnonzero(is_new))
-    beside = folder.resolve().with_name(f".{folder.name}.fresh")
+    beside = folder.with_name(f".{folder.name}.fresh")
     fresh = encode_collection(retriever, added, beside, devices=devices, is_cache=True)
     with atomic_folder(folder) as partial:
         new = claim_folder(retriever, passages, partial, shard_size=earlier.shard_size)

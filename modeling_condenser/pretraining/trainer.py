@@ -180,13 +180,9 @@ class CondenserTrainer(ResumableTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """The Trainer's loader, with batches of its own for a stream and for a token budget."""
-        options: Any = {
-            name: getattr(self.args, f"dataloader_{name}", None)
-            for name in (
-                *("num_workers", "pin_memory", "persistent_workers", "prefetch_factor"),
-                "multiprocessing_context",  # not in the first versions of transformers 5
-            )
-        }
+        names = ["num_workers", "pin_memory", "persistent_workers", "prefetch_factor"]
+        names += ["multiprocessing_context"]  # not in the first versions of transformers 5
+        options: Any = {name: getattr(self.args, f"dataloader_{name}", None) for name in names}
         collator: Any = self.data_collator
         data = self.train_dataset
         filled: Any = data if isinstance(data, BlockStream) else self.batches
