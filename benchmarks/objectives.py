@@ -2,11 +2,11 @@
 
     python -m benchmarks.objectives COLLECTION OUT --arms mlm condenser ict-bow
 
-Each arm starts from `starter` and reads about two million tokens of the collection's passages, in
-blocks of 64; the arm `starter` reads nothing. It is evaluated on the split test without labels, and
-fine-tuned with each number of labels and seed. Figures are means over seeds; p is that of the mean
-over seeds of each query's difference from the first arm, with Holm's correction over all tests of
-the call.
+Each arm starts from the same encoder, `starter` or another one, and reads about two million tokens
+of the collection's passages, in blocks of 64; the arm `untouched` reads nothing. It is evaluated on
+the split test without labels, and fine-tuned with each number of labels and seed. Figures are means
+over seeds; p is that of the mean over seeds of each query's difference from the first arm, with
+Holm's correction over all tests of the call.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from modeling_condenser import evaluate, export_encoder, finetune, pretrain
 from modeling_condenser.evaluation.measures import Evaluation, correct, make_evaluation
 from modeling_condenser.files.settings import is_bfloat16_fast
 
-STARTER = "starter"
+UNTOUCHED = "untouched"
 TOKENS: dict[str, Any] = {"tokens_per_batch": 2048, "max_steps": 986}
 PAIRS: dict[str, Any] = {
     "similarity": "cosine",
@@ -40,18 +40,18 @@ ARMS: dict[str, dict[str, Any]] = {
     "ict": {"objective": "ict", **PAIRS, "max_steps": 500},
 }
 ARMS |= {f"{name}-bow": {**arm, "bow_weight": 1.0} for name, arm in ARMS.items()}
-ARMS[STARTER] = {}
+ARMS[UNTOUCHED] = {}
 MEASURE = "MRR@10"
-POOLING = {STARTER: "cls"}  # which the exports of the other arms state
+POOLING = {UNTOUCHED: "cls"}  # which the exports of the other arms state
 ENCODING = {"similarity": "cosine", "query_max_length": 32, "passage_max_length": 64}
 
 
 def pretrain_arm(arm: str, options: argparse.Namespace) -> Path:
-    if arm == STARTER:
-        return Path(STARTER)
+    if arm == UNTOUCHED:
+        return Path(options.encoder)
     out = options.out / arm
     settings: dict[str, Any] = {
-        "encoder": STARTER,
+        "encoder": options.encoder,
         "corpus": options.collection,
         "encoder_changes": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
         "max_length": 64,
@@ -136,6 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("collection")
     parser.add_argument("out", type=Path)
+    parser.add_argument("--encoder", default="starter")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["mlm", "condenser", "ict-bow"])
     parser.add_argument("--labels", type=int, nargs="*", default=[128, 512])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

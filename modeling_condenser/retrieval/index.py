@@ -4,7 +4,7 @@ index.json   the system, the settings of its search, and the number of the folde
 1, 2, ...    passages.arrow (ids, titles, texts, headings, files), bm25, embeddings, index-*
 
 An update makes the next folder, from links to the files of the one before, and then changes the
-number. So a killed one changes nothing, and the next `open` completes it.
+number. So a killed one changes nothing, and the next `update` continues it.
 """
 
 import logging
@@ -17,13 +17,13 @@ from dataclasses import asdict, fields, replace
 from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from modeling_condenser.collection.collection import (
     COLUMNS,
@@ -168,26 +168,38 @@ class Index:
         return index
 
     @classmethod
-    def open(cls, folder: str | Path) -> "Index":
-        """Open an index; an update that was killed is completed in a thread.
+    def open(
+        cls, folder: str | Path, *, model: str | Path | None = None, devices: str | None = None
+    ) -> "Index":
+        """Open an index. An update that was killed has changed nothing.
 
-        The earlier passages are searched meanwhile. A process should not fork before the thread
-        has ended, which the log says.
+        Args:
+            folder: of `build`.
+            model: where the encoder's folder is now, if it was moved.
+            devices: to encode on, instead of those of `build`; see `SearchSettings`.
+
+        Raises:
+            FileNotFoundError: the folder holds no complete index, or the encoder was moved.
         """
         folder = Path(folder).resolve()
         content = read_json(folder / INDEX_FILE, {})
         if not content.get("version"):
             raise FileNotFoundError(f"{folder} holds no complete index: use Index.build first.")
         names = [field.name for field in fields(SearchSettings)]  # earlier versions wrote more
-        settings = SearchSettings(**{name: content["settings"].get(name) for name in names})
+        stored = {name: content["settings"].get(name) for name in names}
+        settings = SearchSettings(**{**stored, **({"devices": devices} if devices else {})})
         [system] = parse_systems([content["system"]], settings)
+        if system.has_vectors:
+            system = _with_absolute_path(system.rename(str(model)) if model else system)
+            if Path(place := system.encoder.model).is_absolute() and not Path(place).exists():
+                raise FileNotFoundError(
+                    f"The index searches by the encoder {place}, which does not exist: say where "
+                    f"it is now, as in Index.open({str(folder)!r}, model='my-encoder')."
+                )
         index = cls(folder, system, settings)
         if system.has_vectors:
             system.encoder.open()  # takes seconds, in which another process may end an update
-        version = index._find_version()
-        index._state = index._prepare(folder / str(version))
-        if (folder / str(version + 1)).exists():
-            Thread(target=index._complete, args=(version,)).start()
+        index._state = index._prepare(folder / str(index._find_version()))
         return index
 
     def update(self, passages: PassageSource) -> Changes:
@@ -244,7 +256,7 @@ class Index:
             _write_passages(folder / PASSAGES_FILE, passages)
             state = self._prepare(folder, dev)
         except ValueError:
-            if version:  # nothing that can be indexed, so it is not completed later
+            if version:  # nothing that can be indexed
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         self._write_settings(version + 1)  # with the fusion that was chosen
@@ -252,38 +264,6 @@ class Index:
         for other in self.folder.glob("[0-9]*"):  # of killed calls, too
             if other.name.isdecimal() and int(other.name) <= version:
                 shutil.rmtree(other, ignore_errors=True)
-
-    def _complete(self, version: int) -> None:
-        """Complete the update that began after this version, if it was killed."""
-        earlier, file = (self.folder / str(v) / PASSAGES_FILE for v in (version, version + 1))
-        try:
-            with self._updating, FileLock(self.folder / LOCK_FILE, timeout=0):
-                if (newest := self._find_version()) > version:  # another process has ended it
-                    self._state = self._prepare(self.folder / str(newest))
-                    return
-                if not file.exists() or file.samefile(earlier):
-                    logger.warning(
-                        "%s: an update was killed before it stored its passages: update again.",
-                        self.folder,
-                    )
-                    return
-                logger.warning(
-                    "%s: an update was killed, and is completed now; the earlier passages are "
-                    "searched meanwhile.",
-                    self.folder,
-                )
-                try:
-                    self._replace(Dataset.from_file(str(file)))
-                except (ValueError, OSError, RuntimeError) as error:  # also when the process ends
-                    logger.error("%s: it failed (%s): update again.", self.folder, error)
-                    return
-                logger.warning("%s: the update is complete.", self.folder)
-        except Timeout:
-            logger.warning(
-                "%s: another process is updating the index; its earlier passages are searched "
-                "here until it is opened again.",
-                self.folder,
-            )
 
     def _find_version(self) -> int:
         """The number of the complete folder, also if another process made it; 0 for none."""

@@ -2,27 +2,24 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from filelock import FileLock
 
 from modeling_condenser import Index
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval.bm25 import Bm25
-from modeling_condenser.retrieval.index import INDEX_FILE, LOCK_FILE
+from modeling_condenser.retrieval.index import INDEX_FILE
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
 from tests.encoding.making import note_encoded
 
@@ -79,16 +76,8 @@ def list_index(index: Index) -> list[str]:
     return sorted(each.name for each in index.folder.glob("[!.]*"))
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if is_so():
-            return
-        time.sleep(0.05)
-    raise AssertionError("waited for 30 seconds in vain")
-
-
-def test_an_update_encodes_what_is_new_and_a_killed_one_is_completed(
-    retriever, collection, tmp_path, monkeypatch, caplog
+def test_an_update_encodes_what_is_new_and_a_killed_one_is_continued(
+    retriever, collection, tmp_path, monkeypatch
 ):
     passages = load_passages(collection)
     rows = passages.to_list()
@@ -107,16 +96,12 @@ def test_an_update_encodes_what_is_new_and_a_killed_one_is_completed(
         index.update(changed)
     monkeypatch.undo()
     assert index.search(queries, k=60) == before
-    encoded, make_index, is_searched = note_encoded(monkeypatch), Bm25._make_index, Event()
-    monkeypatch.setattr(Bm25, "_make_index", lambda *a: is_searched.wait(60) and make_index(*a))
+    encoded, dropped = note_encoded(monkeypatch), passages["_id"][10:12]
     reopened = Index.open(tmp_path / "index")
     assert reopened.search(queries, k=60) == before
-    assert "is completed now" in caplog.text
-    is_searched.set()
-    wait_until(lambda: len(reopened) == len(rows))
+    assert reopened.update(changed) == (["new"], [rows[3]["_id"]], dropped)
     assert encoded == []  # the killed call had encoded them
     assert reopened.update(changed) == ([], [], [])
-    dropped = passages["_id"][10:12]
     assert reopened.update(passages) == (dropped, [rows[3]["_id"]], ["new"])
     assert encoded == [rows[3]["_id"], *dropped]
     assert reopened.update(changed) == (["new"], [rows[3]["_id"]], dropped)
@@ -166,45 +151,28 @@ def test_an_index_that_is_updated_while_its_model_is_loaded_is_opened_as_updated
     assert list_index(index) == ["2", "index.json"]
 
 
-def test_only_a_stored_update_is_completed_and_by_one_process(tmp_path, monkeypatch, caplog):
-    index = Index.build({"spring": TEXTS["spring"]}, folder=tmp_path / "index")
-
-    def kill(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("pyarrow.ipc.new_stream", kill)
-    with pytest.raises(KeyboardInterrupt):
-        index.update(TEXTS)
-    monkeypatch.undo()
-    with FileLock(index.folder / LOCK_FILE):
-        opened = Index.open(index.folder)
-        wait_until(lambda: "another process is updating the index" in caplog.text)
-    Index.open(index.folder)
-    wait_until(lambda: "before it stored its passages: update again" in caplog.text)
-    assert opened.update(TEXTS) == (["may", "snow"], [], [])
-
-
-def test_an_update_that_fails_changes_nothing_and_is_not_completed_later(
-    tmp_path, monkeypatch, caplog
-):
+def test_an_update_that_fails_changes_nothing(tmp_path):
     index = Index.build(TEXTS, folder=tmp_path / "index")
     with pytest.raises(ValueError, match="no word in"):
         index.update({"spring": "the of", "may": "and"})
     assert list_index(index) == ["1", "index.json"]
     assert len(index) == len(Index.open(index.folder)) == len(TEXTS)
 
-    def kill(*_: object) -> None:
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr(Index, "_prepare", kill)
-    with pytest.raises(KeyboardInterrupt):
-        index.update({"spring": "the of", "may": "and"})
-    monkeypatch.undo()
-    for _ in range(2):
-        opened = Index.open(index.folder)
-        wait_until(lambda: list_index(index) == ["1", "index.json"])
-        assert len(opened) == len(TEXTS)
-    assert caplog.text.count("it failed (BM25 finds no word in") == 1
+def test_an_index_finds_its_encoder_where_it_was_moved_to(retriever, tmp_path, monkeypatch):
+    shutil.copytree(retriever, tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    index = Index.build(TEXTS, "hybrid:model,fusion=0.3", folder="index", devices="cpu")
+    expected = index.search([QUERY])
+    Path("model").rename("moved")
+    with pytest.raises(FileNotFoundError, match="which does not exist: say where it is now"):
+        Index.open("index")
+    encoded = note_encoded(monkeypatch)
+    opened = Index.open("index", model="moved", devices="cpu:0")
+    assert opened.search([QUERY]) == expected and encoded == []
+    assert opened.settings.devices == "cpu:0"
+    opened.update({**TEXTS, "sea": "The sea is deep."})
+    assert len(Index.open("index")) == 4  # the place is stored
 
 
 def test_a_killed_build_is_continued(retriever, collection, tmp_path, monkeypatch):
