@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.harness import make_parser, print_table, time_in_turns
 from modeling_condenser.cpu_kernels import cpu_attention
-from modeling_condenser.packing import attend_widely
+from modeling_condenser.packing import attend_nested
 
 _MODELS = {"MiniLM's size": (12, 32), "BERT base's size": (12, 64)}  # heads and their width
 
@@ -51,7 +51,7 @@ def _step(states: torch.Tensor, starts: torch.Tensor, longest: int, *, ours: boo
         output = cpu_attention(query, key, value, starts, starts, longest=longest, rate=0.1)
     else:
         rows: Any = (part.transpose(0, 1).contiguous() for part in (query, key, value))
-        output = attend_widely(*rows, starts, starts, longest, 0.1, None, None)
+        output = attend_nested(*rows, starts, starts, longest, 0.1, None, None)
     output.sum().backward()
     states.grad = None
 

@@ -137,6 +137,8 @@ class CondenserPreTrainedModel(PreTrainedModel):
                 "save_pretrained with push_to_hub would leave files out: save first, and use "
                 "`condenser push` or model.push_to_hub(NAME)."
             )
+        # The original names are those of other code, which a resumed training does not read.
+        kwargs.setdefault("save_original_format", False)
         config = self.config
         config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, *args, **kwargs)

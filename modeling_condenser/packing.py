@@ -319,8 +319,15 @@ def cuda_attention(
         dtype = torch.get_autocast_dtype(device)
         query, key, value = (part.to(dtype) for part in (query, key, value))
     bounds, options = (query_starts, key_starts, longest), (rate, scale, window)
-    attention = _flash if query.dtype in (torch.bfloat16, torch.float16) else attend_widely
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    attention = _flash if is_half and _has_flash() else attend_nested
     return attention(query.contiguous(), key.contiguous(), value.contiguous(), *bounds, *options)
+
+
+@torch.compiler.assume_constant_result
+def _has_flash() -> bool:
+    """Whether the GPU is at least an Ampere, which flash attention needs (not a T4 or V100)."""
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability() >= (8, 0)
 
 
 def _flash(
@@ -354,7 +361,7 @@ def _flash(
 
 
 @torch.compiler.disable  # nested tensors end a graph in any case
-def attend_widely(
+def attend_nested(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -365,13 +372,14 @@ def attend_widely(
     scale: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Attention in float32, which flash attention has not; padded for local attention."""
+    """Attention where flash attention is not: float32, and older GPUs. Padded if it is local."""
     options: Any = {"dropout_p": rate, "scale": scale}
     if window is not None:
         return _attend_padded(query, key, value, key_starts, longest, window, options)
 
     def nest(packed: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        lengths: Any = {"min_seqlen": 0, "max_seqlen": longest}
+        # Blocks without rows need no kernel; 0 would rule out all that are fast.
+        lengths: Any = {"min_seqlen": 1, "max_seqlen": longest}
         nested = torch.nested.nested_tensor_from_jagged(packed, starts.long(), **lengths)
         return nested.transpose(1, 2)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from modeling_condenser import (
@@ -190,6 +191,29 @@ def test_local_attention_in_half_precision_is_one_operator_without_padding_or_ma
     assert [row.grad.shape for row in rows] == [(3, 16_392, 20)] * 3
     assert [seen.names.count(f"aten::_flash_attention_{way}") for way in WAYS] == [1, 1]
     assert seen.size <= 3 * 16_392 * 24  # heads of 20 are filled to 24
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_older_gpus_and_float32_have_kernels_that_need_no_ampere(monkeypatch, dtype, window):
+    monkeypatch.setattr(packing, "_has_flash", lambda: False)
+    attend, shortest = F.scaled_dot_product_attention, []
+
+    def note(query: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+        if query.is_nested:
+            shortest.append(query._get_min_seqlen())
+        return attend(query, *rest, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", note)
+    torch.manual_seed(0)
+    starts = torch.tensor([0, 7, 7, 20], dtype=torch.int32)
+    rows = [torch.randn(2, 20, 8, dtype=dtype) for _ in range(3)]
+    options: Any = {"longest": 13, "rate": 0.0, "scale": None, "window": window}
+    found = packing.cuda_attention(*rows, starts, starts, **options)
+    expected = cpu_kernels.cpu_attention(*rows, starts, starts, **options)
+    torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+    # Torch has fused kernels only where the shortest block is stated to have rows.
+    assert shortest == ([1] if window is None else [])
 
 
 @pytest.mark.gpu

@@ -78,7 +78,8 @@ def _read_pretraining(folder: Path) -> dict[str, Any]:
     file = folder / RECIPE_FILE
     settings = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     has_start = "encoder" in settings or "encoder_config" in settings  # unlike an adaptation's
-    return settings if has_start and "corpus" in settings else {}
+    is_finetuned = "collection" in settings or "data" in settings
+    return settings if has_start and not is_finetuned else {}
 
 
 def _list_run(run: Path) -> dict[str, Path]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
-from transformers.integrations.fsdp import is_fsdp_enabled
 
 from modeling_condenser.files.settings import check_value, parse_settings
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
@@ -36,17 +35,12 @@ class ReadinessCallback(TrainerCallback):
         every: steps between two measurements.
 
     Raises:
-        ValueError: the trainer has no tokenizer, or shards the model (FSDP, DeepSpeed).
+        ValueError: the trainer has no tokenizer.
     """
 
     def __init__(self, trainer: Trainer, sample: Sample, *, every: int = 500):
         if trainer.processing_class is None:
             raise ValueError("The trainer has no tokenizer: pass it as processing_class.")
-        if trainer.args.deepspeed or trainer.args.fsdp or is_fsdp_enabled():
-            raise ValueError(
-                "Readiness while training needs the whole model in the first process, but FSDP and "
-                "DeepSpeed shard it: remove readiness, and run `condenser analyze` afterwards."
-            )
         if every < 1:
             raise ValueError(f"every is {every}, expected at least 1.")
         self.trainer, self.sample, self.every = trainer, sample, every

@@ -82,7 +82,11 @@ def is_bfloat16_fast() -> bool:
     from transformers.utils import is_torch_bf16_gpu_available
 
     is_fast = is_torch_bf16_gpu_available()
-    if not torch.accelerator.is_available():
+    if torch.cuda.is_available():
+        is_fast = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif torch.backends.mps.is_available():
+        is_fast = False
+    elif not torch.accelerator.is_available():
         find = getattr(torch.cpu, "get_capabilities", dict[str, Any])  # not in all versions
         units: Mapping[str, Any] = find()
         is_fast = any(has for unit, has in units.items() if "bf16" in unit)

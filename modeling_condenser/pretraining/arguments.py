@@ -118,6 +118,8 @@ class CondenserTrainingArguments(TrainingArguments):
         for name in ("removal_probability", "short_block_probability"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} is {value}, expected 0 to 1.")
+        if self.tokens_per_batch is not None and self.auto_find_batch_size:
+            raise ValueError("auto_find_batch_size cannot change tokens_per_batch: leave one out.")
         if self.tokens_per_batch is not None and self.per_device_train_batch_size != 8:
             logger.warning(
                 "per_device_train_batch_size (%d) has no effect: tokens_per_batch (%d) takes its "

@@ -146,7 +146,7 @@ class ContrastiveTrainer(CondenserTrainer):
             return (loss, {}) if return_outputs else loss
 
         parts, random_states = [], []
-        with torch.no_grad():  # by the wrapped model, in which FSDP gathers weights
+        with torch.no_grad():  # by the wrapped model
             for chunk in chunks:
                 random_states.append(RandContext(chunk.rows))
                 parts.append(_vectors(model(**chunk.inputs, vectors_only=True)))

@@ -86,8 +86,14 @@ def prepare_model(
         for weight in set(model.lm_head.parameters()) - shared:
             weight.requires_grad_(False)
     can_pack = why_not_packed(model.condenser.encoder) is None
+    can_pack &= arguments.device.type in ("cpu", "cuda")  # others have no such attention
     if arguments.packed or (arguments.packed is None and can_pack):
         use_packing(model)
+    elif arguments.tokens_per_batch is not None:
+        raise ValueError(
+            "tokens_per_batch limits the tokens of packed batches, and these would be padded: set "
+            "per_device_train_batch_size instead."
+        )
 
 
 def make_collator(
@@ -189,6 +195,10 @@ def make_stream(
         raise ValueError(
             "ignore_data_skip is true, but a stream is continued at its place without reading what "
             "came before: leave it out."
+        )
+    if arguments.auto_find_batch_size:
+        raise ValueError(
+            "auto_find_batch_size cannot change the batches of a stream: leave it out."
         )
     if arguments.train_sampling_strategy != "random":
         raise ValueError(

@@ -54,7 +54,7 @@ class CondenserTrainer(ResumableTrainer):
 
     - `head_loss` and `late_loss`, nats a masked token, and `bow_loss`, nats a block, averaged over
       the steps since the last entry; `bow_weight` of the last step;
-    - `head_accuracy`, `late_accuracy` and `swap_cost` (`probe`) of a batch, except under FSDP;
+    - `head_accuracy`, `late_accuracy` and `swap_cost` (`probe`) of a batch;
     - `seconds` and `tokens_per_second`, without padding, since the last entry.
 
     Args:
@@ -132,6 +132,11 @@ class CondenserTrainer(ResumableTrainer):
             processing_class=tokenizer,
             **kwargs,
         )
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise ValueError(
+                "FSDP and DeepSpeed are not supported: each GPU holds the whole model, as "
+                "encoders are small. Start the processes with torchrun, without their settings."
+            )
         self.eval_dataset = self.prepare_evaluation(self.eval_dataset)
         self.is_packing = is_packing(model)
         self._losses: dict[str, torch.Tensor] = {}
@@ -181,7 +186,7 @@ class CondenserTrainer(ResumableTrainer):
     def get_train_dataloader(self) -> DataLoader:
         """The Trainer's loader, with batches of its own for a stream and for a token budget."""
         names = ["num_workers", "pin_memory", "persistent_workers", "prefetch_factor"]
-        names += ["multiprocessing_context"]  # not in the first versions of transformers 5
+        names += ["in_order", "multiprocessing_context"]  # the last is not in transformers 5.0
         options: Any = {name: getattr(self.args, f"dataloader_{name}", None) for name in names}
         collator: Any = self.data_collator
         data = self.train_dataset
@@ -239,8 +244,8 @@ class CondenserTrainer(ResumableTrainer):
             self._counts[name] = self.accelerator.reduce(total) if is_shared else total
 
     def _probe(self) -> dict[str, float]:
-        """Measures of this step's batch; none under FSDP, which shards the model."""
-        if "labels" not in self._batch or self.is_fsdp_enabled:
+        """Measures of this step's batch."""
+        if "labels" not in self._batch:
             return {}
         padded = unpack(self._batch) if "cu_seq_lens_q" in self._batch else self._batch
         batch = self._prepare_inputs(self.choose_probed(padded))

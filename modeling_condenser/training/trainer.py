@@ -72,7 +72,7 @@ class ResumableTrainer(Trainer):
         self._started: float = 0.0
         self._ended: float | None = 0.0
         self.add_callback(_SetEpoch(self))
-        self.add_callback(_FindBest())
+        self.add_callback(_Resume())
         if self.args.dataloader_persistent_workers:
             logger.warning(
                 "dataloader_persistent_workers is true: a training that is resumed has other "
@@ -337,10 +337,14 @@ class _SetEpoch(TrainerCallback):
             drawn.set_epoch(int(state.epoch or 0))
 
 
-class _FindBest(TrainerCallback):
-    """Finds the best checkpoint of a resumed run in its folder, which may have been moved."""
+class _Resume(TrainerCallback):
+    """Gives a resumed run its present intervals, and its best checkpoint where the folder is now.
+
+    The checkpoint has those of the time before.
+    """
 
     def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
+        state.compute_steps(args, state.max_steps)
         best = Path(str(args.output_dir), f"checkpoint-{state.best_global_step}")
         if best.is_dir():
             state.best_model_checkpoint = str(best)

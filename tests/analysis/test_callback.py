@@ -111,17 +111,13 @@ def test_measuring_leaves_no_trace(bert_run, texts, cls):
 
 
 def test_what_cannot_be_measured_while_training_is_refused():
-    def make(tokenizer="t", fsdp="", **settings):
-        args = SimpleNamespace(deepspeed=None, fsdp=fsdp)
-        sample = Sample(Measuring(**settings), [], Dataset.from_dict({}))
-        ReadinessCallback(SimpleNamespace(processing_class=tokenizer, args=args), sample)
-
-    for settings, message in (
-        ({"tokenizer": None}, "no tokenizer"),
-        ({"fsdp": "full_shard"}, "FSDP and"),
+    sample = Sample(Measuring(), [], Dataset.from_dict({}))
+    for trainer, every, message in (
+        (SimpleNamespace(processing_class=None), 1, "no tokenizer"),
+        (SimpleNamespace(processing_class="t"), 0, "every is 0"),
     ):
         with pytest.raises(ValueError, match=message):
-            make(**settings)
+            ReadinessCallback(trainer, sample, every=every)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, set_seed
 
@@ -21,6 +23,7 @@ from modeling_condenser import (
 from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.pretraining.examples import check_fit
+from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.publishing.export import export_encoder
 from tests.backbones.encoders import BACKBONES, VOCABULARY
 from tests.backbones.two_encoders import our_name
@@ -73,6 +76,13 @@ def assert_drawn_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
         else:
             assert 0.9 < found[name].std() / parameter.std() < 1.1, name
             assert not torch.equal(found[name], parameter), name
+
+
+def test_a_checkpoint_has_the_models_own_names_as_a_resumed_training_reads_it(backbone, tmp_path):
+    model = CondenserForPreTraining(CondenserConfig(encoder_config=backbone.config()))
+    model.save_pretrained(tmp_path)
+    result = model.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False)
+    CondenserTrainer._issue_warnings_after_load(SimpleNamespace(model=model), result)  # type: ignore[arg-type]
 
 
 @torch.no_grad()

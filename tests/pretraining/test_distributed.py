@@ -18,8 +18,6 @@ from accelerate.utils.other import get_free_port
 from datasets import load_dataset
 from safetensors.torch import load_file, save_file
 from torch import distributed
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from transformers import set_seed
 
 from modeling_condenser import (
@@ -28,12 +26,10 @@ from modeling_condenser import (
     CondenserTrainingArguments,
     ContrastiveTrainer,
 )
-from modeling_condenser.packing import pack, use_packing
 from modeling_condenser.pretraining.corpus import load_documents
 from modeling_condenser.pretraining.objectives import HEAD_SETTINGS, OBJECTIVES
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
-from tests.backbones.encoders import BACKBONES
-from tests.models import assert_same, gradients, losses_and_gradients, make_model
+from tests.models import assert_same, gradients
 from tests.pretraining.short_runs import SETTINGS, column, interrupted_at
 from tests.run_logs import read_log
 
@@ -76,13 +72,12 @@ TORCHRUN = "-m torch.distributed.run --master-port PORT"
 
 
 class Plan(TypedDict):
-    """What a process does: trainings, an evaluation, and sharding, whose results go to a folder."""
+    """What a process does: trainings and an evaluation, whose results go to a folder."""
 
     recipes: list[dict[str, Any]]
     interrupted: dict[str, Any]
     evaluation: dict[str, Any]
     streams: dict[str, Any]
-    shards: str | None
 
 
 def carry_out(plan: Plan) -> None:
@@ -90,8 +85,6 @@ def carry_out(plan: Plan) -> None:
     interrupt_and_resume(plan["interrupted"])
     evaluate(**plan["evaluation"])
     train_on_streams(**plan["streams"])
-    if plan["shards"]:
-        shard(Path(plan["shards"]))
 
 
 def train(recipes: list[dict[str, Any]]) -> None:
@@ -119,33 +112,6 @@ def interrupt_and_resume(recipe: dict[str, Any]) -> None:
         pretrain(**run)
     (Path(run["output_dir"]) / "checkpoint-3" / "trainer_state.json").unlink(missing_ok=True)
     pretrain(**run)
-
-
-def shard(folder: Path) -> None:
-    """Shard each layer as accelerate's FSDP 2 does, which it will not do without an accelerator."""
-    rank = distributed.get_rank()
-    mesh = init_device_mesh("cpu", (2,))
-    for name, is_packed in (("BERT", True), ("ModernBERT", False), ("DeBERTa-v3", False)):
-        model, batch = make_model(name), BACKBONES[name].batch(6, 40)
-        n_masked = (batch["labels"] != -100).sum()
-        expected = losses_and_gradients(model, batch)
-        model.zero_grad()
-        if is_packed:
-            use_packing(model)
-        layers = {type(layer) for layer in (*model.condenser.layers, *model.head)}
-        for module in model.modules():
-            if type(module) in layers:
-                fully_shard(module, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        half = {key: value[3 * rank : 3 * rank + 3].contiguous() for key, value in batch.items()}
-        output = model(**(pack(half) if is_packed else half), num_items_in_batch=n_masked)
-        (output.loss * 2).backward()  # of which FSDP takes the mean over processes
-        found = {key: gradient.full_tensor() for key, gradient in gradients(model).items()}
-        for loss in ("loss", "head_loss", "late_loss"):
-            found[loss] = output[loss].detach()
-            distributed.all_reduce(found[loss])
-        assert_same(found, expected)
-        (folder / f"{name}, process {rank}, equal").touch()
 
 
 def evaluate(encoder: str, corpus: str, **settings: Any) -> None:
@@ -236,7 +202,6 @@ def folders(tmp_path_factory, large_weights, corpus_file):
             interrupted={**shared, **batch, **RESUMED, "output_dir": str(folder / "whole")},
             evaluation={**places, **measured},
             streams={**STREAM_SETTINGS, **places, **batch, "output_dir": str(folder)},
-            shards=str(folder) if n_processes > 1 else None,
         )
         plans.append(plan)
     carry_out(plans[0])
@@ -310,10 +275,6 @@ def test_the_parts_of_an_evaluation_add_up_where_the_last_batch_is_smaller(folde
     for folder in folders.values():
         loss, *parts = json.loads((folder / "parts").read_text())
         assert loss == pytest.approx(sum(parts), rel=1e-6)
-
-
-def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(folders):
-    assert len(list(folders[2].glob("*equal"))) == 3 * 2
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.training import trainer
-from tests.pretraining.short_runs import SETTINGS
+from tests.pretraining.short_runs import SETTINGS, interrupted_at
 from tests.run_logs import read_log
 
 
@@ -54,3 +54,12 @@ def test_stated_intervals_are_kept(train, tmp_path):
     train(max_steps=4, logging_steps=2, save_steps=3)
     assert [entry["step"] for entry in read_log(tmp_path / "run")] == [2, 4]
     assert steps_of(tmp_path / "run") == [3, 4]
+
+
+def test_a_resumed_run_takes_other_intervals(train, tmp_path):
+    with interrupted_at(9):
+        train(max_steps=16)
+    assert max(steps_of(tmp_path / "run")) < 9
+    train(max_steps=16, save_steps=3, save_total_limit=9, logging_steps=4)
+    assert {9, 12, 15, 16} <= {*steps_of(tmp_path / "run")}
+    assert [entry["step"] for entry in read_log(tmp_path / "run") if entry["step"] > 9] == [12, 16]
