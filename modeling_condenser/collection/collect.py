@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -147,9 +148,10 @@ def collect(**settings: Any) -> Collected:
         done.unread, done.pages_without_text = reader.unread, reader.pages_without_text
         _check_columns(recipe, reader.columns)
         if not done.passages:
+            reasons = [f"{name}: {why}" for name, why in islice(done.unread.items(), 3)]
             raise ValueError(
                 f"There are no documents in {', '.join(recipe.sources)}: {len(files)} files, "
-                f"{len(done.unread)} of which cannot be read."
+                f"{len(done.unread)} of which cannot be read ({'; '.join(reasons) or 'none'})."
             )
         if labels is not None:
             done.questions = write_labels(folder, labels, written, done.left_out)

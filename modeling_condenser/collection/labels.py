@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _COLUMNS = ("question", "passage", "file", "id")
 _SPLITS = ("train", "dev", "test")
+_FEW_DOCUMENTS = 20  # fewer leave a split empty too often
 _MARKS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 
 Label = Mapping[str, str]
@@ -90,12 +91,17 @@ def write_labels(
     if not judged:
         reasons = ", ".join(f"{why}: {n:,}" for why, n in left_out.items())
         raise ValueError(f"No label has a passage in the collection ({reasons}).")
+    n_documents = len({_owner(finder, passages) for _, passages in judged.values()})
+    if n_documents < _FEW_DOCUMENTS:
+        logger.info(
+            "The labels are of %d documents, so passages, not documents, are put into splits.",
+            n_documents,
+        )
     queries, counts = list[str](), dict.fromkeys(_SPLITS, 0)
     qrels: dict[str, list[str]] = defaultdict(lambda: ["\t".join(QRELS_HEADER)])
     for question, passages in judged.values():
-        owners = Counter(finder.owners[passage] for passage in passages)
-        # A file has passages that are copies of another's; the split is that of most of them.
-        split = _split_of(max(owners, key=lambda name: (owners[name], name)))
+        is_few = n_documents < _FEW_DOCUMENTS
+        split = _split_of(min(passages) if is_few else _owner(finder, passages))
         counts[split] += 1
         # The id follows from the question: run files stay valid when other questions come or go.
         query_id = f"q{hashlib.sha256(plain_text(question).encode()).hexdigest()[:12]}"
@@ -106,6 +112,12 @@ def write_labels(
     for split, lines in qrels.items():
         _write_lines(folder / QRELS_FOLDER / f"{split}.tsv", lines)
     return counts
+
+
+def _owner(finder: "_QuoteFinder", passages: Set[str]) -> str:
+    """The document of passages: that of most, as some are copies of another's."""
+    owners = Counter(finder.owners[passage] for passage in passages)
+    return max(owners, key=lambda name: (owners[name], name))
 
 
 def _write_lines(file: Path, lines: Iterable[str]) -> None:
@@ -123,8 +135,11 @@ def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[froz
         groups = names.get(f"{file}#{row}") or finder.within(groups, of_file)
     if not quote:
         return groups
-    known, quoted = groups or of_file, finder.find(quote)  # the id may be the label's own
-    return finder.within(quoted, known) if known or file else quoted
+    known, quoted = groups or of_file, finder.find(quote)
+    if not (known or file):
+        return quoted
+    # The id may be the label's own, such as a number that a row of some table has, too.
+    return finder.within(quoted, known) or (set() if file else quoted)
 
 
 def _letters(text: str) -> str:
@@ -232,6 +247,6 @@ def _split_row(path: str) -> tuple[str, str]:
     return path, ""
 
 
-def _split_of(document: str) -> str:
-    """Return the split of a document: a fifth each is in test and dev, by a hash of the name."""
-    return {0: "test", 1: "dev"}.get(zlib.crc32(document.encode()) % 5, "train")
+def _split_of(name: str) -> str:
+    """Return the split of a document or passage: a fifth each is in test and dev, by a hash."""
+    return {0: "test", 1: "dev"}.get(zlib.crc32(name.encode()) % 5, "train")

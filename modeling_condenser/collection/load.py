@@ -245,7 +245,7 @@ class _Beir:
         query, passage, score = QRELS_HEADER
         place = f"{self.folder}, judgements of {split}"
         judgements = [
-            (_read_id(place, row, query), _read_id(place, row, passage), row.get(score))
+            (_read_id(place, row, query), _read_id(place, row, passage), row.get(score, 1))
             for row in rows
         ]
         return questions, judgements

@@ -40,7 +40,11 @@ def word_to_html(stream: IO[bytes]) -> tuple[str, str]:
             elif name == "word/document.xml":
                 data = etree.tostring(_prepare(etree.fromstring(data)))
             new.writestr(name, data)
-    html = mammoth.convert_to_html(pre_process_docx(rewritten), style_map=_STYLES).value
+    html = mammoth.convert_to_html(
+        pre_process_docx(rewritten),
+        style_map=_STYLES,
+        convert_image=mammoth.images.img_element(lambda _: {}),  # else as text, and left out later
+    ).value
     return " ".join(title.split()), html
 
 

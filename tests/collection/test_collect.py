@@ -231,9 +231,10 @@ def test_ids_of_rows_may_have_anchors_and_repeat_and_then_need_a_file(tmp_path):
 def test_a_quote_counts_beside_an_id_of_the_label_or_the_name_of_a_table(tmp_path, write_text):
     table = write_text("id,text\na1,It is free.\na2,It is blue.\n", "faq.csv")
     other = write_text("It is free.", "b.txt")
-    rows = ["what,It is blue.,,5", "price,It is free.,faq.csv,", "none,It is free.,no.csv,"]
+    numbered = write_text("text\nIt is red.\nIt is new.\n", "rows.csv")  # whose ids are numbers
+    rows = ["what,It is blue.,,2", "price,It is free.,faq.csv,", "none,It is free.,no.csv,"]
     labels = write_text("\n".join(["question,passage,file,id", *rows]), "labels.csv")
-    collect(sources=[table, other], out=tmp_path / "out", labels=labels)
+    collect(sources=[table, other, numbered], out=tmp_path / "out", labels=labels)
     assert relevant(tmp_path / "out") == {"what": {"faq.csv#a2"}, "price": {"faq.csv#a1"}}
 
 
@@ -314,6 +315,16 @@ def test_files_that_share_a_passage_are_in_different_splits(tmp_path):
     labels.write_text("\n".join(["question,file", *(f"what is {i},{i}.md" for i in range(40))]))
     done = collect(sources=folder, out=tmp_path / "out", labels=labels)
     assert min(done.questions.values()) > 0 and sum(done.questions.values()) == 40
+
+
+def test_questions_about_one_document_are_in_different_splits(tmp_path, write_text, caplog):
+    caplog.set_level("INFO")
+    book = write_text("\n\n".join(f"## {i}\n\nTurn it on {i} times." for i in range(40)), "a.md")
+    rows = [f"what is {i},Turn it on {i} times." for i in range(40)]
+    labels = write_text("\n".join(["question,passage", *rows]), "labels.csv")
+    done = collect(sources=book, out=tmp_path / "out", labels=labels)
+    assert min(done.questions.values()) > 0 and sum(done.questions.values()) == 40
+    assert "The labels are of 1 documents, so passages" in caplog.text
 
 
 def test_a_folder_may_have_the_mark_before_ids_of_rows_in_its_name(tmp_path):
@@ -427,7 +438,10 @@ def test_thai_and_khmer_passages_end_at_blanks(blank, tmp_path):
         ({"sources": ["made"]}, "made is a collection that `collect` wrote"),
         ({"sources": ["."]}, "made is a collection that `collect` wrote"),
         ({"encoding": "latin-77"}, "unknown encoding: latin-77"),
-        ({"sources": "pictures"}, "There are no documents in pictures: 1 files, 1 of which cannot"),
+        (
+            {"sources": "pictures"},
+            "1 of which cannot be read .pictures/a.png: .* .png are not read",
+        ),
         ({"sources": ["a/docs", "b/docs"]}, "would have the same name"),
         ({"folders": ["a"]}, "There is no field 'folders'"),
     ],

@@ -229,6 +229,13 @@ def test_numbers_as_ids_become_text_and_a_split_may_have_a_corpus_of_its_own(tmp
     assert (collection.queries, collection.qrels) == ({"3": "which?"}, {"3": {"11": 1}})
 
 
+def test_judgements_without_a_grade_are_relevant_as_in_nanobeir(tmp_path):
+    folder = write_tables(
+        tmp_path / "set", default={"test": [{"query-id": "q1", "corpus-id": "p1"}]}
+    )
+    assert load_collection(folder).qrels == {"q1": {"p1": 1}}
+
+
 def test_judgements_may_be_in_a_second_folder(tmp_path, monkeypatch):
     folder = write_tables(tmp_path / "set", default={})
     with pytest.raises(ValueError, match="no query has judgements or answers"):
