@@ -15,7 +15,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 # The files that vectors depend on, in the folder of the transformer and in those of other modules.
 _TRANSFORMER_FILES = (
     "config.json sentence_*_config.json tokenizer*.json special_tokens_map.json added_tokens.json "
-    "vocab.* merges.txt *.model model*.safetensors pytorch_model*.bin"
+    "vocab.* merges.txt bpe.codes *.model model*.safetensors"
 ).split()
 _MODULE_FILES = "*.json *.txt *.model *.safetensors *.bin".split()
 
@@ -408,14 +408,17 @@ def fingerprint_model(
     """SHA-256 of all that a model's vectors depend on: its files, a contract and a dtype.
 
     Returns:
-        That of all vectors, and that of passages, which leaves out a map of queries.
+        That of all vectors, and that of passages, which leaves out what is of queries alone.
     """
     files = {file.name: file for file in map(folder.joinpath, (MODULES_FILE, MODULES_CONFIG_FILE))}
     files = {name: file for name, file in files.items() if file.is_file()}
     for path in module_paths(folder):
         # The transformer's folder also holds cards and records.
         is_transformer = path == module_paths(folder)[0]
-        for pattern in _TRANSFORMER_FILES if is_transformer else _MODULE_FILES:
+        patterns = _TRANSFORMER_FILES if is_transformer else _MODULE_FILES
+        if is_transformer and not any((folder / path).glob("model*.safetensors")):
+            patterns = [*patterns, "pytorch_model*.bin"]  # which are not read beside the others
+        for pattern in patterns:
             for file in (folder / path).glob(pattern if is_transformer else f"**/{pattern}"):
                 files[file.relative_to(folder).as_posix()] = file
     if dtype == "int8":
@@ -428,7 +431,8 @@ def fingerprint_model(
     }
     if (modules_of_start := folder / QUERY_FOLDER / MODULES_FILE).is_file():
         of_passages[MODULES_FILE] = modules_of_start
-    return _hash_files(files, contract, dtype), _hash_files(of_passages, contract, dtype)
+    without_queries = replace(contract, query_prompt="", query_max_length=0)
+    return _hash_files(files, contract, dtype), _hash_files(of_passages, without_queries, dtype)
 
 
 def _hash_files(files: Mapping[str, Path], contract: EncodingContract, dtype: Dtype) -> str:

@@ -19,6 +19,7 @@ from modeling_condenser.collection.load import load_dev, load_reported
 from modeling_condenser.encoding.embeddings import local_device
 from modeling_condenser.files.run_folder import hash_data, read_json, write_json
 from modeling_condenser.files.settings import check_least, parse_settings
+from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.runs import (
     Run,
     cut_run,
@@ -42,6 +43,7 @@ from .measures import check_measures, evaluate_run
 from .report import Report, SystemResult, write_report
 
 INDEX_SETTINGS = ("index", "search_parameters")  # that a run depends on
+_LEAST_DEPTH = 100
 _NOT_IN_COMMAND = {"systems", "collection", "output_dir", "card", "publish_runs"}
 
 
@@ -60,7 +62,8 @@ class EvaluationRecipe:
         baseline: a further system to compare the others with; by default the first system.
         measures: such as MRR@10; the first one is the main measure of the report. By default
             MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for a collection with answers only.
-        depth: passages to retrieve for each query.
+        depth: passages to retrieve for each query; by default as many as the measures need, and at
+            least 100.
         cost: also measure time and memory of an encoding step.
         card: also put the results on the model cards of the local exports.
         publish_runs: with card, also put the runs into the folders of these exports, to be
@@ -75,7 +78,7 @@ class EvaluationRecipe:
     split: str = "test"
     baseline: str | dict[str, Any] | None = None
     measures: list[str] | None = None
-    depth: int = 100
+    depth: int | None = None
     cost: bool = False
     card: bool = False
     publish_runs: bool = False
@@ -88,7 +91,25 @@ class EvaluationRecipe:
         if self.measures is not None:
             if self.task != "retrieval":
                 raise ValueError(f"measures are for retrieval, and {self.task} has its own.")
-            check_measures(self.measures)
+            deepest = _deepest(self.measures)
+            if self.depth is not None and deepest > self.depth:
+                raise ValueError(
+                    f"measures needs {deepest} passages for each query, and depth is {self.depth}: "
+                    "leave depth out."
+                )
+        if self.publish_runs and not self.card:
+            raise ValueError("publish_runs puts runs beside the cards of card: set card, too.")
+
+    @property
+    def run_depth(self) -> int:
+        """The passages to retrieve for each query."""
+        deepest = _deepest(self.measures) if self.measures else 0
+        return self.depth or max(_LEAST_DEPTH, deepest)
+
+
+def _deepest(measures: Sequence[str]) -> int:
+    """The largest cut-off of some measures."""
+    return max(measure.params.get("cutoff", 0) for measure in check_measures(measures).values())
 
 
 def evaluate(**settings: Any) -> Report:
@@ -109,6 +130,8 @@ def evaluate(**settings: Any) -> Report:
     recipe, search = parse_settings(settings, EvaluationRecipe, SearchSettings)
     n_baselines = 1 if recipe.baseline else 0
     systems = parse_systems(filter(None, [recipe.baseline, *recipe.systems]), search)
+    if recipe.cost and not any(system.kind == "encoder" for system in systems):
+        raise ValueError("cost is measured of encoders, and none is among the systems.")
     exports = []
     if recipe.card:
         from .results_on_cards import add_to_card, find_exports
@@ -165,21 +188,21 @@ def _evaluate_system(
     folder: Path,
 ) -> SystemResult:
     """Search, unless the run of the same search is stored, and measure."""
-    run_file = folder / as_folder(system.name) / f"run-{recipe.depth}.trec"
+    run_file = folder / as_folder(system.name) / f"run-{recipe.run_depth}.trec"
     record_file = run_file.with_suffix(".json")
     identity = hash_data(
         system.fingerprint,
         fingerprint_passages(collection.passages),
         collection.queries,
         sorted(find_own(collection.qrels)),
-        recipe.depth,
+        recipe.run_depth,
         [getattr(search, name) for name in INDEX_SETTINGS] if system.has_vectors else None,
         (dev.queries, dev.qrels) if dev and system.needs_dev else None,
     )
     record = read_json(record_file, {})
     if record.get("identity") != identity or not run_file.is_file():
         searcher = open_stored(system, collection.passages, folder.parent, settings=search, dev=dev)
-        run, record = _search(searcher, collection, recipe.depth)
+        run, record = _search(searcher, collection, recipe.run_depth)
         if system.kind == "run" and not run:
             n = len(collection.queries)
             raise ValueError(f"{system.model} has none of the {n} queries: is it of their split?")
@@ -209,6 +232,9 @@ def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run
     }
     if isinstance(searcher, HybridSearcher):
         record["fusion"] = str(searcher.fusion)
+    bm25 = searcher.bm25 if isinstance(searcher, HybridSearcher) else searcher
+    if isinstance(bm25, Bm25):
+        record["language"] = bm25.words.language
     if isinstance(searcher, DenseSearcher):
         record |= searcher.measure_recall(collection.queries, run, depth=depth)
         record["bytes_per_vector"] = searcher.bytes_per_vector

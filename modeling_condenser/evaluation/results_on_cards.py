@@ -84,7 +84,7 @@ def add_to_card(
     published = EvaluationResult(
         collection=collection.name,
         split=recipe.split,
-        depth=recipe.depth,
+        depth=recipe.run_depth,
         n_queries=evaluation.n_items,
         values=dict(evaluation.means),
         source=source,

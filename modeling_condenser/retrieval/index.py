@@ -52,6 +52,7 @@ from .systems import (
     SearchSettings,
     System,
     SystemLike,
+    link,
     open_searcher,
     parse_systems,
 )
@@ -249,7 +250,7 @@ class Index:
         earlier, folder = (self.folder / str(number) for number in (version, version + 1))
         if version and not folder.exists():  # else, it is of a killed call
             with atomic_folder(folder) as new:
-                shutil.copytree(earlier, new, copy_function=_link, dirs_exist_ok=True)
+                shutil.copytree(earlier, new, copy_function=link, dirs_exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         self._write_settings(version)
         try:
@@ -309,14 +310,6 @@ def _write_passages(path: Path, passages: Dataset) -> None:
     with atomic_file(path) as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
         for batch in passages.with_format("arrow").iter(batch_size=1000):
             stream.write_table(batch.cast(_SCHEMA))
-
-
-def _link(source: str, target: str) -> None:
-    """Make a hard link of a file, which is never changed in place; else a copy."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def _compare(before: Dataset, after: Dataset) -> Changes:

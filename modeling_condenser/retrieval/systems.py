@@ -18,6 +18,7 @@ not import torch.
 """
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -467,11 +468,21 @@ def _open_dense(
 
 
 def _copy_stored(retriever: "Retriever", passages: Dataset, place: Path) -> None:
-    """Copy the vectors that `adapt` stored beside its model, if they are of these passages."""
-    stored = retriever.folder.parent / EMBEDDINGS_FOLDER
-    manifest = read_json(stored / MANIFEST_FILE, {})
-    if manifest.get("retriever") != retriever.passage_fingerprint:
-        return
-    if manifest["passages"] == fingerprint_passages(passages):
-        with atomic_folder(place) as new:
-            shutil.copytree(stored, new, dirs_exist_ok=True)
+    """Link to the same vectors, which `adapt` stored beside its model, or a system with a name."""
+    others = place.parent.parent.glob(f"*/{EMBEDDINGS_FOLDER}")
+    for stored in (retriever.folder.parent / EMBEDDINGS_FOLDER, *others):
+        manifest = read_json(stored / MANIFEST_FILE, {})
+        if manifest.get("retriever") != retriever.passage_fingerprint:
+            continue
+        if manifest["passages"] == fingerprint_passages(passages):
+            with atomic_folder(place) as new:
+                shutil.copytree(stored, new, copy_function=link, dirs_exist_ok=True)
+            return
+
+
+def link(source: str, target: str) -> None:
+    """Make a hard link of a file, which is never changed in place; else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

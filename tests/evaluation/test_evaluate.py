@@ -33,6 +33,7 @@ from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.faiss_index import recall_against_exact
 from modeling_condenser.retrieval.runs import read_run, write_run
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
+from tests.encoding.making import note_encoded
 from tests.evaluation.making import evaluate_system
 from tests.publishing.loopback_hub import contents
 from tests.publishing.making import plain_vectors, write_collection
@@ -151,6 +152,21 @@ def test_bm25_and_hybrid_systems_share_an_index(retriever, collection, tmp_path,
     assert len(made) == 3
 
 
+def test_the_depth_is_that_of_the_measures_and_the_report_names_the_language(collection, tmp_path):
+    result = evaluate_system("bm25", collection, tmp_path / "out", measures=["R@200", "MRR@10"])
+    assert result.run_file.name == "run-200.trec"
+    assert evaluate_system("bm25", collection, tmp_path / "out").run_file.name == "run-100.trec"
+    [report] = (tmp_path / "out").rglob("report.md")
+    assert "language english" in report.read_text()
+
+
+def test_systems_with_the_same_vectors_encode_once(retriever, collection, tmp_path, monkeypatch):
+    systems = [str(retriever), f"{retriever},name=other", f"hybrid:{retriever},query_prompt=find: "]
+    encoded = note_encoded(monkeypatch)
+    evaluate(systems=systems, collection=collection, output_dir=tmp_path)
+    assert len(encoded) == len(load_passages(collection))
+
+
 def test_a_run_file_of_another_split_is_refused(collection, tmp_path):
     run_file = write_run({"other": {"p40": 2.0}}, tmp_path / "theirs.trec", tag="x")
     with pytest.raises(ValueError, match="has none of the 20 queries: is it of their split"):
@@ -196,6 +212,9 @@ def test_the_first_numbers_of_vectors_are_searched(bert_run, collection, tmp_pat
         ({"systems": ["bm25"], "depth": 0}, "depth is 0, expected at least 1"),
         ({"systems": ["bm25"], "measures": ["NCDG@10"]}, "'NCDG@10' is not a measure"),
         ({"systems": ["bm25"], "measures": []}, "measures is empty"),
+        ({"systems": ["bm25"], "measures": ["R@9"], "depth": 8}, "needs 9 passages .* depth is 8"),
+        ({"systems": ["bm25"], "publish_runs": True}, "set card, too"),
+        ({"systems": ["bm25"], "cost": True}, "none is among the systems"),
         ({"systems": ["bm25"], "card": True}, "only retrieval by a local export"),
     ],
 )
