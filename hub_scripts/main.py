@@ -182,7 +182,7 @@ def adapt(read: Reader) -> None:
     """
     from modeling_condenser.adaptation.recipe import AdaptationRecipe
 
-    settings = read(AdaptationRecipe, positional=("model", "corpus"))
+    settings = read(AdaptationRecipe, positional=("model", "corpus", "output_dir"))
     from modeling_condenser.adaptation.adapt import adapt as stage
 
     done = stage(**settings)

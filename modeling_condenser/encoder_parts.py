@@ -336,8 +336,9 @@ def save_tokenizer(
     tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
     for name in ("is_local", "local_files_only"):  # of the call that opened it
         tokenizer.init_kwargs.pop(name, None)
-    tokenizer.backend_tokenizer.no_truncation()  # of the last call
-    tokenizer.backend_tokenizer.no_padding()
+    if tokenizer.is_fast:
+        tokenizer.backend_tokenizer.no_truncation()  # of the last call
+        tokenizer.backend_tokenizer.no_padding()
     tokenizer.save_pretrained(folder)
 
 

@@ -33,7 +33,13 @@ from modeling_condenser.encoding.embeddings import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict, read_verdict
-from modeling_condenser.files.models import MODULES_FILE, QUERY_FOLDER, EncodingContract
+from modeling_condenser.files.models import (
+    MAP_FOLDER,
+    MODULES_FILE,
+    QUERY_FOLDER,
+    Dtype,
+    EncodingContract,
+)
 from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
     atomic_folder,
@@ -77,7 +83,6 @@ from .recipe import AdaptationRecipe, Sides, Use
 logger = logging.getLogger(__name__)
 
 VERDICT_FILE = "verdict.json"
-MAP_FOLDER = "map_Dense"  # of a model whose passages are moved, too
 RIDGES = (8.0, 32.0)
 _VERDICT_NAMES = ("hybrid", "alone", "named", "others", "dev hybrid", "dev alone")
 MOST_QUERIES = 2_000  # that are learned from
@@ -95,6 +100,7 @@ class Adaptation:
         verdicts: "hybrid" and "alone", of the cross-validation; "named", of questions that share a
             passage with others, and "others", of all, by maps of questions that share none with
             them; "dev hybrid" and "dev alone", of dev queries, if there are 20.
+        dtype: that passages were encoded in.
     """
 
     model: Path
@@ -102,6 +108,7 @@ class Adaptation:
     use: Use
     sides: Sides
     verdicts: Mapping[str, Verdict]
+    dtype: Dtype = "float32"
 
     @property
     def system(self) -> str:
@@ -113,9 +120,11 @@ class Adaptation:
         is_hybrid_better = hybrid.mean_baseline >= alone.mean_baseline
         if self.is_adapted:
             is_hybrid_better = hybrid.mean_system >= alone.mean_system
-        system = System(str(self.model))
+        settings = {} if self.dtype == "float32" else {"dtype": self.dtype}
+        system = System(str(self.model), settings)
         if is_hybrid_better:
-            system = System(f"{HYBRID}{self.model}", {"fusion": str(DEFAULT.weight)})
+            fusion = {"fusion": str(DEFAULT.weight)}
+            system = System(f"{HYBRID}{self.model}", {**settings, **fusion})
         return system.text
 
     def __str__(self) -> str:
@@ -152,7 +161,9 @@ def adapt(**settings: Any) -> Adaptation:
     facts = read_json(out / VERDICT_FILE, {})
     stored = facts["verdicts"]  # JSON has them in another order
     verdicts = {name: read_verdict(stored[name]) for name in _VERDICT_NAMES if name in stored}
-    return Adaptation(out / MODEL_FOLDER, facts["is_adapted"], recipe.use, recipe.sides, verdicts)
+    return Adaptation(
+        out / MODEL_FOLDER, facts["is_adapted"], recipe.use, recipe.sides, verdicts, recipe.dtype
+    )
 
 
 def _count_questions(collection: Collection) -> int:

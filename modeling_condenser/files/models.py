@@ -37,6 +37,7 @@ Dtype = Literal["float32", "bfloat16", "int8"]
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
 QUERY_FOLDER = "query_Router"  # of an adapted model: the map of its query vectors
+MAP_FOLDER = "map_Dense"  # of one whose passages are moved, too
 MODULES_CONFIG_FILE = "config_sentence_transformers.json"
 INT8_FILE = "onnx/model_qint8.onnx"  # of `condenser export --onnx int8`
 STARTER = "starter"
@@ -45,7 +46,13 @@ STARTER_FOLDER = Path(__file__).parent.parent / STARTER
 
 # Sentence-transformers keeps the weights of small modules, such as 2_Dense, in pickles.
 _NEEDED_FILES = "*.json *.txt *.model *.jinja *.safetensors *_Dense/pytorch_model.bin".split()
-_NEEDED_FILES += [INT8_FILE, "README.md", "LICENSE*", "NOTICE*"]  # a card has license and language
+_NEEDED_FILES += [
+    "bpe.codes",
+    INT8_FILE,
+    "README.md",
+    "LICENSE*",
+    "NOTICE*",
+]  # a card has license and language
 _OTHER_FORMATS = "openvino/* coreml/* gguf/* *checkpoint*/* evaluation/*".split()
 
 UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
@@ -255,19 +262,23 @@ def _read_lengths(transformer: Path, tokenizer: dict[str, Any]) -> dict[str, int
 
 
 def _read_modules(folder: Path) -> dict[str, str]:
-    """Pooling, and the similarity of models that end in a normalisation."""
+    """Pooling, and sentence-transformers' default of the similarity."""
     modules = read_json(folder / MODULES_FILE, [])
     if not modules:
         return {}
-    fields = {"pooling": "none"}
+    fields = {"pooling": "none", "similarity": "cosine"}
     for module in modules:
         if module["type"].endswith(".Pooling"):
             fields["pooling"] = _name_pooling(
                 read_json(folder / module["path"] / "config.json", {})
             )
-    if modules[-1]["type"].endswith(".Normalize"):
-        fields["similarity"] = "cosine"
     return fields
+
+
+def _states_similarity(folder: Path) -> bool:
+    """Whether a sentence-transformers model names it, or ends in a normalisation."""
+    is_named = read_json(folder / MODULES_CONFIG_FILE, {}).get("similarity_fn_name")
+    return bool(is_named) or read_json(folder / MODULES_FILE, [])[-1]["type"].endswith(".Normalize")
 
 
 def _name_pooling(config: dict[str, Any]) -> str:
@@ -392,6 +403,12 @@ def _complete_contract(folder: Path, model: Any, overrides: dict[str, Any]) -> E
     }
     if not states_encoding(folder):
         fields.setdefault("similarity", "dot")
+    elif "similarity" not in overrides and not _states_similarity(folder):
+        logger.info(
+            "%s states no similarity: it compares by the cosine, the default of "
+            "sentence-transformers, unless you state another (similarity=dot).",
+            folder,
+        )
     if fields.get("similarity") not in get_args(Similarity):
         raise ValueError(
             f"{folder} has the similarity {fields.get('similarity')!r}: state one of "

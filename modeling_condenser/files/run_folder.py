@@ -167,11 +167,27 @@ def check_run_folder(
             product of: then another number of processes may continue the run.
 
     Raises:
-        ValueError: the folder holds other files, or a run with other settings, data or batch.
+        ValueError: the folder holds other files, or results of a run with other settings, data or
+            batch.
     """
     if not (folder / RECIPE_FILE).is_file():
         _check_new(folder)
-        return
+    elif not _is_bare(folder) and (changed := _find_changes(folder, settings, data, batch)):
+        raise ValueError(
+            f"{folder} holds another run ({', '.join(changed)}). Choose another output_dir, or "
+            "continue the run with its own settings, model and data."
+        )
+
+
+def _is_bare(folder: Path) -> bool:
+    """Whether a run has stored nothing yet, as after an error in its first steps."""
+    return not {file.name for file in folder.glob("[!.]*")} - {RECIPE_FILE, RUN_FILE}
+
+
+def _find_changes(
+    folder: Path, settings: Mapping[str, Any], data: str | None, batch: int | None
+) -> list[str]:
+    """What the run of a folder has other than `check_run_folder` was given."""
     now, then = _comparable(settings), _comparable(stored_settings(folder))
     record = read_run(folder)
     is_compared_below = batch is not None and record.get(BATCH) is not None
@@ -193,11 +209,7 @@ def check_run_folder(
         if stored_batch % batch == 0:
             advice = f"; {stored_batch // batch} times the gradient_accumulation_steps keep it"
         changed.append(f"batch over all processes: {stored_batch} then, {batch} now{advice}")
-    if changed:
-        raise ValueError(
-            f"{folder} holds another run ({', '.join(changed)}). Choose another output_dir, or "
-            "continue the run with its own settings, model and data."
-        )
+    return changed
 
 
 def claim_run_folder(
@@ -205,7 +217,7 @@ def claim_run_folder(
 ) -> None:
     """Start a run in a folder, or continue it: `check_run_folder`, then store settings and data."""
     check_run_folder(folder, settings, data, batch=batch)
-    if DATA not in read_run(folder):
+    if DATA not in read_run(folder) or _find_changes(folder, settings, data, batch):
         start_run(folder, settings, data, batch=batch)
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
-from datasets import Dataset, Features, List, Value, concatenate_datasets, load_dataset
+from datasets import Dataset, Features, List, Value, concatenate_datasets
 
 from modeling_condenser.collection.collection import (
     Collection,
@@ -30,6 +30,7 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.rows import (
     file_states,
     fingerprint_rows,
+    load_hub_rows,
     plain_ending,
     read_table,
     store_rows,
@@ -185,7 +186,7 @@ def open_rows(recipe: FinetuningRecipe, title_separator: str = " ") -> list[Data
     if not tables:
         name, revision = split_revision(names[0])
         split = recipe.split or "train"
-        tables = [load_dataset(name, recipe.data_name, split=split, revision=revision)]
+        tables = [load_hub_rows(name, recipe.data_name, split=split, revision=revision)]
     most = recipe.first_rows
     return [table if most is None else table.take(min(most, len(table))) for table in tables]
 

@@ -91,12 +91,12 @@ def finetune(**settings: Any) -> Path:
             "collection to one with a split dev (qrels/dev.tsv), and no eval_strategy or "
             "save_strategy no; or leave it out."
         )
-    # Without dev queries, only a recipe that sets save_steps wants checkpoints.
-    saving: dict[str, Any] = {"save_strategy": "steps" if "save_steps" in settings else "no"}
+    saving: dict[str, Any] = {}
     if dev is not None:
         steps = settings.get("save_steps", settings.get("eval_steps", _AT_THE_END))
-        saving = {"save_strategy": "steps", "save_steps": steps, "save_total_limit": 1}
-        saving |= {"eval_strategy": settings.get("save_strategy", "steps"), "eval_steps": steps}
+        strategy = settings.get("save_strategy", settings.get("eval_strategy", "steps"))
+        saving = {"save_strategy": strategy, "save_steps": steps, "save_total_limit": 1}
+        saving |= {"eval_strategy": strategy, "eval_steps": steps}
         saving |= {"load_best_model_at_end": True, "metric_for_best_model": _METRIC}
 
     def make_trainer(recipe: FinetuningRecipe, arguments: Any) -> RetrieverTrainer:

@@ -137,6 +137,22 @@ class FinetuningRecipe:
             )
         if self.objective == "triplet" and self.n_negatives not in (None, 1):
             raise ValueError("A triplet has one negative: remove n_negatives.")
+        has_effect = {
+            **dict.fromkeys(("data_name", "columns", "first_rows"), self.data is not None),
+            **dict.fromkeys(
+                ("mini_batch_size", "gather_across_devices"), self.objective == "contrastive"
+            ),
+            "temperature": self.objective in RANKING_OBJECTIVES,
+            "margin": self.objective == "triplet",
+            "score_range": self.objective == "mse_cosine",
+        }
+        for field in fields(self):
+            if not has_effect.get(field.name, True) and getattr(self, field.name) != field.default:
+                source = "a collection" if self.data is None else "data"
+                raise ValueError(
+                    f"{field.name} has no effect on the objective {self.objective} with {source}: "
+                    "leave it out."
+                )
 
     @property
     def needs_negatives(self) -> bool:
@@ -187,7 +203,7 @@ class MiningRecipe:
         split: whose queries to mine negatives for.
         first_rank: the first rank to take candidates from; 1 is the top, and positives count.
         last_rank: the last rank to take candidates from, and the depth of the search.
-        n_negatives: the maximum for a query; null for all that pass the filters.
+        n_negatives: the maximum for a query; null (in a recipe) for all that pass the filters.
         sampling: "random" candidates, or the "top" ones.
         seed: of the sampling, for each query independently.
         absolute_margin: drop candidates that score higher than the positive's score minus this. The

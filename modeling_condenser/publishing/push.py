@@ -9,16 +9,30 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, HfApi, get_token
+from huggingface_hub import (
+    CommitInfo,
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    get_token,
+)
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 from huggingface_hub.utils import validate_repo_id
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import modeling_condenser.modeling_condenser
-from modeling_condenser.files.models import CONFIG_FILE, INT8_FILE, find_weights, is_checkpoint
+from modeling_condenser.files.models import (
+    CONFIG_FILE,
+    INT8_FILE,
+    MAP_FOLDER,
+    QUERY_FOLDER,
+    find_weights,
+    is_checkpoint,
+)
 from modeling_condenser.files.run_folder import MODEL_FOLDER, read_json
 from modeling_condenser.files.settings import parse_settings
 
@@ -35,6 +49,7 @@ _TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_st
 _TRAINING_STATE += ["training_args.bin"]
 # Of an earlier commit: weights, which would be loaded in place of the new ones, and results.
 _STALE = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model*", INT8_FILE]
+_STALE += [f"{QUERY_FOLDER}/*", f"{MAP_FOLDER}/*"]  # of an adapted model
 _STALE += [RESULTS_FILE, f"{RUNS_FOLDER}/*.trec.gz", "encoding_contract.json", *_TRAINING_STATE]
 _CHANGING = {"model-index", "base_model", "datasets"}  # metadata of one version of a model
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
@@ -228,12 +243,21 @@ def commit_folder(
             )
         if revision is not None:
             api.create_branch(name, branch=revision, exist_ok=True)
-        return api.upload_folder(
-            repo_id=name,
-            folder_path=folder,
+        files = _list_files(folder)
+        stale = [
+            path
+            for path in api.list_repo_files(name, revision=revision)
+            if path not in files and any(fnmatch(path, pattern) for pattern in _STALE)
+        ]
+        # `upload_folder` makes several commits of a large folder.
+        return api.create_commit(
+            name,
+            [
+                *(CommitOperationAdd(path, file) for path, file in files.items()),
+                *(CommitOperationDelete(path) for path in stale),
+            ],
             commit_message=message,
             revision=revision,
-            delete_patterns=_STALE,
         )
     except _HTTP_ERROR as error:
         raise OSError(f"Cannot push to {name}: {error}") from error

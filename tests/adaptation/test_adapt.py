@@ -88,7 +88,8 @@ def test_the_written_model_maps_queries_and_leaves_passages_as_they_are(publishe
         vectors = own.encode_passages(texts)
         np.testing.assert_array_equal(vectors, before.encode_passages(texts))
         np.testing.assert_allclose(own.encode_queries(texts), expected, atol=0.02)
-        assert own.passage_fingerprint == before.fingerprint != own.fingerprint
+        assert own.passage_fingerprint == before.passage_fingerprint
+        assert own.fingerprint != before.fingerprint
     card = (done.model / "README.md").read_text()
     assert "adapted by a linear map of query vectors. Verdict against its start: " in card
     assert "AutoModel.from_pretrained" not in card
@@ -136,6 +137,8 @@ def test_the_next_search_is_the_better_one_of_the_written_model():
 
     verdicts = {"hybrid": compared(0.5, 0.4), "alone": compared(0.6, 0.3)}
     assert Adaptation(Path("m"), True, "hybrid", "query", verdicts).system == "m"
+    half = Adaptation(Path("m"), True, "hybrid", "query", verdicts, "bfloat16")
+    assert half.system == "m,dtype=bfloat16"
     assert Adaptation(Path("m"), False, "hybrid", "query", verdicts).system == "hybrid:m,fusion=0.5"
     with_comma = Adaptation(Path("m, 1"), False, "hybrid", "query", verdicts).system
     assert parse_system(json.loads(with_comma)).model == "hybrid:m, 1"

@@ -120,7 +120,10 @@ def test_the_pooling_of_any_sentence_transformers_model_is_named(config, name, p
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
 
 
-def test_a_missing_or_unsupported_similarity_must_be_stated(bert_folder, pooled, tmp_path):
+def test_a_missing_similarity_is_the_cosine_and_an_unsupported_one_is_refused(
+    bert_folder, pooled, tmp_path, caplog
+):
+    caplog.set_level("INFO")
     config = pooled / "config_sentence_transformers.json"
     change_json(config, similarity_fn_name="manhattan")
     with pytest.raises(ValueError, match="the similarity 'manhattan': state one of dot, cosine"):
@@ -129,13 +132,17 @@ def test_a_missing_or_unsupported_similarity_must_be_stated(bert_folder, pooled,
     with pytest.raises(ValueError, match="is a SparseEncoder: name"):
         Retriever(pooled)
     config.unlink()  # as of a model of long ago
-    with pytest.raises(ValueError, match="the similarity None: state one"):
-        Retriever(pooled)
     assert Retriever(pooled, similarity="dot").contract.similarity == "dot"
+    assert "states no similarity" not in caplog.text
+    retriever = Retriever(pooled)
+    assert retriever.contract.similarity == retriever.model.similarity_fn_name == "cosine"
+    assert f"{pooled} states no similarity: it compares by the cosine" in caplog.text
+    caplog.clear()
     modules = [Pooling(32, pooling_mode="cls"), Normalize()]
     normal = save_modules(tmp_path / "normal", bert_folder, lambda _: modules)
     (normal / "config_sentence_transformers.json").unlink()
     assert Retriever(normal).contract.similarity == "cosine"
+    assert "states no similarity" not in caplog.text
 
 
 def test_incomplete_tokenizers_and_missing_weights_are_refused(bert_folder, pooled, tmp_path):
@@ -216,9 +223,12 @@ def test_all_that_changes_vectors_counts_and_nothing_else(bert_folder, tmp_path)
 
     contract = EncodingContract(16, 32)
     prints = [fingerprint_model(copy, contract) for copy in copies.values()]
+    (folder / "pytorch_model.bin").touch()  # which is not read beside safetensors
     assert prints[0] == fingerprint_model(folder, contract)
     for field in fields(EncodingContract):
         prints.append(fingerprint_model(folder, replace(contract, **{field.name: "another"})))
+        is_of_queries = field.name in ("query_prompt", "query_max_length")
+        assert (prints[-1][1] == prints[0][1]) == is_of_queries
     prints.append(fingerprint_model(folder, contract, dtype="bfloat16"))
     assert len(set(prints)) == len(prints)
     whole = Retriever(folder)

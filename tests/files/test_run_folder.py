@@ -7,12 +7,15 @@ import pytest
 import yaml
 
 from modeling_condenser.files.run_folder import (
+    DATA,
     RECIPE_FILE,
     atomic_folder,
     check_run_folder,
     claim_run_folder,
     hash_data,
     last_checkpoint,
+    read_run,
+    stored_settings,
 )
 from tests.publishing.loopback_hub import contents
 
@@ -37,6 +40,7 @@ def test_a_new_or_empty_folder_gets_the_recipe(tmp_path):
 
 def test_a_run_resumes_with_the_same_settings_but_for_those_that_do_not_change_its_result(tmp_path):
     claim_run_folder(tmp_path, SETTINGS, "a")
+    (tmp_path / "checkpoint-1").mkdir()
     before = contents(tmp_path)
     free = {"save_steps": 7, "dataloader_num_workers": 4, "output_dir": "moved/elsewhere"}
     changed = {**SETTINGS, **free}
@@ -51,9 +55,18 @@ def test_a_run_belongs_to_its_data(tmp_path):
     data, other = hash_data("corpus", 3), hash_data(3, "corpus")
     assert data != other
     claim_run_folder(tmp_path, SETTINGS, data)
+    (tmp_path / "model").mkdir()
     check_run_folder(tmp_path, SETTINGS)  # before the data are read
     with pytest.raises(ValueError, match=f"data: {data[:12]} then, {other[:12]} now"):
         claim_run_folder(tmp_path, SETTINGS, other)
+
+
+def test_a_run_that_stored_nothing_may_begin_anew_with_other_settings(tmp_path):
+    for settings, data in ((SETTINGS, "a"), ({**SETTINGS, "seed": 3}, "a"), (SETTINGS, "b")):
+        check_run_folder(tmp_path, settings)
+        claim_run_folder(tmp_path, settings, data, batch=8)
+        assert stored_settings(tmp_path).get("seed") == settings.get("seed")
+        assert read_run(tmp_path)[DATA] == data
 
 
 def test_a_folder_is_replaced_when_it_is_complete(tmp_path):

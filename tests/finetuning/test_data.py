@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
+from modeling_condenser.collection import rows as rows_module
 from modeling_condenser.files.models import EncodingContract
-from modeling_condenser.finetuning import data as data_module
 from modeling_condenser.finetuning.data import (
     DrawnPassages,
     TrainingData,
@@ -92,7 +92,7 @@ def test_one_hub_data_set_is_read_by_configuration_split_and_revision(monkeypatc
         asked.append((words, settings))
         return Dataset.from_list(TEXT_ROWS)
 
-    monkeypatch.setattr(data_module, "load_dataset", load_dataset)
+    monkeypatch.setattr(rows_module, "load_dataset", load_dataset)
     assert read("owner/name@abc", data_name="triplet", split="dev") == TEXT_ROWS
     assert asked == [(("owner/name", "triplet"), {"split": "dev", "revision": "abc"})]
     with pytest.raises(FileNotFoundError, match="There is no file 'owner/name'"):

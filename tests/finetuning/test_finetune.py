@@ -298,6 +298,12 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
     assert f"Verdict against its start: {outcome}" in (whole / "README.md").read_text()
 
 
+def test_dev_queries_may_be_ranked_after_each_epoch(train, encoder, with_dev):
+    settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
+    model = train(**settings, max_steps=-1, num_train_epochs=2, eval_strategy="epoch")
+    assert len(dev_entries(model.parent)) == 3 and 0 in dev_entries(model.parent)
+
+
 def test_a_run_that_is_moved_after_its_last_step_ends_with_its_best_weights(
     train, encoder, with_dev, monkeypatch
 ):
