@@ -94,8 +94,9 @@ def write_labels(
     n_documents = len({_owner(finder, passages) for _, passages in judged.values()})
     if n_documents < _FEW_DOCUMENTS:
         logger.info(
-            "The labels are of %d documents, so passages, not documents, are put into splits.",
-            n_documents,
+            "The labels are of fewer than %d documents, so passages, not documents, are put into "
+            "splits.",
+            _FEW_DOCUMENTS,
         )
     queries, counts = list[str](), dict.fromkeys(_SPLITS, 0)
     qrels: dict[str, list[str]] = defaultdict(lambda: ["\t".join(QRELS_HEADER)])
