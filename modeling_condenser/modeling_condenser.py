@@ -151,6 +151,8 @@ class CondenserPreTrainedModel(PreTrainedModel):
     ) -> Path:
         """Save the backbone as a plain encoder, which opens without remote code.
 
+        Of several processes, the first one writes.
+
         Args:
             folder: for weights (hidden states bit-identical to the backbone's), tokenizer,
                 sentence-transformers' modules and the encoding contract.
@@ -160,6 +162,9 @@ class CondenserPreTrainedModel(PreTrainedModel):
                 configuration (pooling, similarity) and the longest sequence that tokenizer and
                 positions allow.
         """
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_rank():
+            return Path(folder)
         base: Any = self.base_model
         # Copies, because saving changes them.
         encoder, tokenizer = copy.deepcopy((base.encoder, tokenizer or find_tokenizer(self)))

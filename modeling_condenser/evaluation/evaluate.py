@@ -44,7 +44,7 @@ from .report import Report, SystemResult, write_report
 
 INDEX_SETTINGS = ("index", "search_parameters")  # that a run depends on
 _LEAST_DEPTH = 100
-_NOT_IN_COMMAND = {"systems", "collection", "output_dir", "card", "publish_runs"}
+_NOT_IN_COMMAND = {"systems", "collection", "output_dir", "card", "publish_runs", "embeddings"}
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class EvaluationRecipe:
             MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for a collection with answers only.
         depth: passages to retrieve for each query; by default as many as the measures need, and at
             least 100.
+        embeddings: folder of the encoder's vectors of these passages, such as `condenser encode` or
+            `EncodeShards` writes; written if it is new. By default they are in output_dir.
         cost: also measure time and memory of an encoding step.
         card: also put the results on the model cards of the local exports.
         publish_runs: with card, also put the runs into the folders of these exports, to be
@@ -79,6 +81,7 @@ class EvaluationRecipe:
     baseline: str | dict[str, Any] | None = None
     measures: list[str] | None = None
     depth: int | None = None
+    embeddings: str | None = None
     cost: bool = False
     card: bool = False
     publish_runs: bool = False
@@ -130,6 +133,8 @@ def evaluate(**settings: Any) -> Report:
     recipe, search = parse_settings(settings, EvaluationRecipe, SearchSettings)
     n_baselines = 1 if recipe.baseline else 0
     systems = parse_systems(filter(None, [recipe.baseline, *recipe.systems]), search)
+    if recipe.embeddings and not any(system.has_vectors for system in systems):
+        raise ValueError("embeddings are of an encoder, and none is among the systems.")
     if recipe.cost and not any(system.kind == "encoder" for system in systems):
         raise ValueError("cost is measured of encoders, and none is among the systems.")
     exports = []
@@ -201,7 +206,12 @@ def _evaluate_system(
     )
     record = read_json(record_file, {})
     if record.get("identity") != identity or not run_file.is_file():
-        searcher = open_stored(system, collection.passages, folder.parent, settings=search, dev=dev)
+        searcher = open_stored(
+            *(system, collection.passages, folder.parent),
+            settings=search,
+            dev=dev,
+            embeddings=Path(recipe.embeddings) if recipe.embeddings else None,
+        )
         run, record = _search(searcher, collection, recipe.run_depth)
         if system.kind == "run" and not run:
             n = len(collection.queries)

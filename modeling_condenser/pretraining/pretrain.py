@@ -50,7 +50,10 @@ def pretrain(
     if settings.pop("prepare_only", False):
         return prepare_blocks(**settings, prepare_only=True)
     if settings.get("readiness") is not None and not callbacks:
-        raise ValueError("readiness needs callbacks: pass readiness_callbacks(settings), too.")
+        raise ValueError(
+            "readiness needs callbacks: pass callbacks=readiness_callbacks(settings), too, of "
+            "modeling_condenser.analysis.callback."
+        )
     if settings.get("eval_strategy", "no") != "no" or settings.get("load_best_model_at_end"):
         raise ValueError(
             "A recipe has no text to evaluate on: set readiness, or train in Python with an "

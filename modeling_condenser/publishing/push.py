@@ -188,6 +188,10 @@ def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | Non
     for name in ("tags", "language"):
         values, now = as_list(data_on_hub.get(name)), as_list(data.get(name))
         lost += [f"{name}: {value}" for value in values if value not in {*now, *GENERATED_TAGS}]
+    for name in ("license", "license_name", "license_link"):
+        value = data_on_hub.get(name)
+        if not recipe.license and value is not None and value != data.get(name, value):
+            lost.append(f"{name}: {value}")
     reason = f"the metadata {', '.join(lost)}" if lost else f"text ({text_on_hub[:60]!r})"
     if lost or text_on_hub not in own_text(text):
         raise ValueError(
@@ -259,7 +263,7 @@ def commit_folder(
             commit_message=message,
             revision=revision,
         )
-    except _HTTP_ERROR as error:
+    except (_HTTP_ERROR, ConnectionError, TimeoutError, RuntimeError) as error:  # Xet's, too
         raise OSError(f"Cannot push to {name}: {error}") from error
 
 

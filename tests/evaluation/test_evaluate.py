@@ -163,8 +163,15 @@ def test_the_depth_is_that_of_the_measures_and_the_report_names_the_language(col
 def test_systems_with_the_same_vectors_encode_once(retriever, collection, tmp_path, monkeypatch):
     systems = [str(retriever), f"{retriever},name=other", f"hybrid:{retriever},query_prompt=find: "]
     encoded = note_encoded(monkeypatch)
-    evaluate(systems=systems, collection=collection, output_dir=tmp_path)
-    assert len(encoded) == len(load_passages(collection))
+    evaluate(systems=systems, collection=collection, output_dir=tmp_path / "one")
+    n_passages = len(load_passages(collection))
+    assert len(encoded) == n_passages
+    [stored] = (tmp_path / "one").glob(f"*/embeddings/{Path(retriever).name}/embeddings")
+    settings = {"collection": collection, "output_dir": tmp_path / "two", "embeddings": stored}
+    evaluate(systems=[*systems, "bm25"], **settings)
+    assert len(encoded) == n_passages
+    with pytest.raises(ValueError, match="holds the vectors of another retriever"):
+        evaluate(systems=f"{retriever},passage_max_length=9", **settings)
 
 
 def test_a_run_file_of_another_split_is_refused(collection, tmp_path):
@@ -215,6 +222,7 @@ def test_the_first_numbers_of_vectors_are_searched(bert_run, collection, tmp_pat
         ({"systems": ["bm25"], "measures": ["R@9"], "depth": 8}, "needs 9 passages .* depth is 8"),
         ({"systems": ["bm25"], "publish_runs": True}, "set card, too"),
         ({"systems": ["bm25"], "cost": True}, "none is among the systems"),
+        ({"systems": ["bm25"], "embeddings": "v"}, "embeddings are of an encoder, and none"),
         ({"systems": ["bm25"], "card": True}, "only retrieval by a local export"),
     ],
 )

@@ -73,6 +73,13 @@ def test_text_that_was_added_to_the_card_on_the_hub_is_not_lost(loopback_hub, fo
     card.write_text(card.read_text().replace("And here.", ""))  # a person's own change
     push(folder=folder, name=NAME, license="mit", replace_card=True)
     assert b"And here." not in repository.files()["README.md"]
+    files = repository.files()
+    files["README.md"] = files["README.md"].replace(b"license: mit", b"license: apache-2.0")
+    repository.add("main", "Edit model card", files)
+    card.write_text(card.read_text().replace("---\n", "---\nlicense: mit\n", 1))
+    with pytest.raises(ValueError, match="has the metadata license: apache-2.0 that .* lacks"):
+        push(folder=folder, name=NAME)
+    push(folder=folder, name=NAME, license="mit")
 
 
 def test_a_dry_run_checks_and_prints_the_card_without_the_network(folder, monkeypatch):
