@@ -94,18 +94,18 @@ def write_labels(
     n_documents = len({_owner(finder, passages) for _, passages in judged.values()})
     if n_documents < _FEW_DOCUMENTS:
         logger.info(
-            "The labels are of fewer than %d documents, so passages, not documents, are put into "
-            "splits.",
+            "The labels are of fewer than %d documents, so each question has a split of its own; "
+            "with more, all questions of a document have one.",
             _FEW_DOCUMENTS,
         )
     queries, counts = list[str](), dict.fromkeys(_SPLITS, 0)
     qrels: dict[str, list[str]] = defaultdict(lambda: ["\t".join(QRELS_HEADER)])
     for question, passages in judged.values():
-        is_few = n_documents < _FEW_DOCUMENTS
-        split = _split_of(min(passages) if is_few else _owner(finder, passages))
-        counts[split] += 1
         # The id follows from the question: run files stay valid when other questions come or go.
         query_id = f"q{hashlib.sha256(plain_text(question).encode()).hexdigest()[:12]}"
+        is_few = n_documents < _FEW_DOCUMENTS
+        split = _split_of(query_id if is_few else _owner(finder, passages))
+        counts[split] += 1
         queries.append(json.dumps({"_id": query_id, "text": question}, ensure_ascii=False))
         qrels[split] += [f"{query_id}\t{passage}\t1" for passage in sorted(passages)]
     (folder / QRELS_FOLDER).mkdir()
@@ -249,5 +249,5 @@ def _split_row(path: str) -> tuple[str, str]:
 
 
 def _split_of(name: str) -> str:
-    """Return the split of a document or passage: a fifth each is in test and dev, by a hash."""
+    """Return the split of a document or question: a fifth each is in test and dev, by a hash."""
     return {0: "test", 1: "dev"}.get(zlib.crc32(name.encode()) % 5, "train")

@@ -245,7 +245,10 @@ class _Beir:
         query, passage, score = QRELS_HEADER
         place = f"{self.folder}, judgements of {split}"
         judgements = [
-            (_read_id(place, row, query), _read_id(place, row, passage), row.get(score, 1))
+            (
+                *(_read_id(place, row, query), _read_id(place, row, passage)),
+                row.get(score, 1 if row.keys() <= {query, passage} else None),  # as in NanoBEIR
+            )
             for row in rows
         ]
         return questions, judgements

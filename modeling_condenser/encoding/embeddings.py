@@ -242,7 +242,7 @@ def encode_collection(
                 with folder_lock(earlier.folder):
                     return _update(retriever, passages, earlier.folder, devices, is_cache)
         elif is_cache:
-            logger.warning("%s is of another model, and is made again.", folder)
+            logger.warning("%s is of another model or version, and is made again.", folder)
             shutil.rmtree(folder)
     embeddings = claim_folder(retriever, passages, folder, shard_size=shard_size)
     _encode_missing(retriever, passages, embeddings, devices)

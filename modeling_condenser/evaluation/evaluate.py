@@ -44,6 +44,7 @@ from .report import Report, SystemResult, write_report
 
 INDEX_SETTINGS = ("index", "search_parameters")  # that a run depends on
 _LEAST_DEPTH = 100
+_OF_QUERIES = ("query_prompt", "query_max_length")  # settings without effect on passages
 _NOT_IN_COMMAND = {"systems", "collection", "output_dir", "card", "publish_runs", "embeddings"}
 
 
@@ -100,6 +101,8 @@ class EvaluationRecipe:
                     f"measures needs {deepest} passages for each query, and depth is {self.depth}: "
                     "leave depth out."
                 )
+        if self.task != "retrieval" and (self.depth or self.embeddings):
+            raise ValueError(f"depth and embeddings are for retrieval, and not for {self.task}.")
         if self.publish_runs and not self.card:
             raise ValueError("publish_runs puts runs beside the cards of card: set card, too.")
 
@@ -133,8 +136,13 @@ def evaluate(**settings: Any) -> Report:
     recipe, search = parse_settings(settings, EvaluationRecipe, SearchSettings)
     n_baselines = 1 if recipe.baseline else 0
     systems = parse_systems(filter(None, [recipe.baseline, *recipe.systems]), search)
-    if recipe.embeddings and not any(system.has_vectors for system in systems):
-        raise ValueError("embeddings are of an encoder, and none is among the systems.")
+    encoders = {
+        (system.encoder.model, *system.encoder.without(*_OF_QUERIES).settings.items())
+        for system in systems
+        if system.has_vectors
+    }
+    if recipe.embeddings and len(encoders) != 1:
+        raise ValueError(f"embeddings are of one encoder, and {len(encoders)} are named.")
     if recipe.cost and not any(system.kind == "encoder" for system in systems):
         raise ValueError("cost is measured of encoders, and none is among the systems.")
     exports = []

@@ -404,7 +404,7 @@ def _complete_contract(folder: Path, model: Any, overrides: dict[str, Any]) -> E
     if not states_encoding(folder):
         fields.setdefault("similarity", "dot")
     elif "similarity" not in overrides and not _states_similarity(folder):
-        logger.info(
+        logger.warning(
             "%s states no similarity: it compares by the cosine, the default of "
             "sentence-transformers, unless you state another (similarity=dot).",
             folder,

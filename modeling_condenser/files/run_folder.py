@@ -3,8 +3,8 @@
 Files and folders are written beside their place and then renamed.
 
 A run folder holds recipe.yaml (settings), run.json (record, hash of the data), a log and
-checkpoints. It belongs to one run: other settings or other data are refused. A checkpoint is
-complete if it has a readable trainer_state.json, which transformers writes last.
+checkpoints. Once something is stored, it belongs to one run: other settings or other data are
+refused. A checkpoint is complete if it has a readable trainer_state.json, which transformers writes last.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import psutil
 import yaml
 from filelock import FileLock
 from tqdm.auto import tqdm
@@ -52,6 +53,7 @@ _PACKAGES = (
     "condenser torch transformers datasets sentence-transformers faiss-cpu bm25s ir-measures"
 )
 IDENTITY_FILE = "identity.json"  # of a stored index
+_PROCESS_FILE = ".process"  # machine and process of a run that may not have stored anything yet
 _BAR_DELAY = 1  # seconds of work before a bar appears
 _ARE_SHOWN = ContextVar("_ARE_SHOWN", default=True)
 
@@ -180,8 +182,15 @@ def check_run_folder(
 
 
 def _is_bare(folder: Path) -> bool:
-    """Whether a run has stored nothing yet, as after an error in its first steps."""
-    return not {file.name for file in folder.glob("[!.]*")} - {RECIPE_FILE, RUN_FILE}
+    """Whether a run ended before it stored anything, as after an error in its first steps."""
+    if {file.name for file in folder.glob("[!.]*")} - {RECIPE_FILE, RUN_FILE}:
+        return False
+    try:
+        machine, process = (folder / _PROCESS_FILE).read_text().split()
+    except (FileNotFoundError, ValueError):
+        return True
+    is_here = machine == platform.node() and int(process) != os.getpid()
+    return not (is_here and psutil.pid_exists(int(process)))
 
 
 def _find_changes(
@@ -230,6 +239,7 @@ def start_run(
         file.write(yaml.safe_dump(_plain(settings), sort_keys=True).encode())
     record = {} if batch is None else {BATCH: batch}
     write_json(folder / RUN_FILE, {**describe_machine(), DATA: data, **record})
+    (folder / _PROCESS_FILE).write_text(f"{platform.node()} {os.getpid()}")
 
 
 def hash_data(*parts: object) -> str:

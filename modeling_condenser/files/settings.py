@@ -10,10 +10,11 @@ import inspect
 import logging
 import re
 import typing
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, wraps
 from inspect import formatannotation
 from pathlib import Path
 from types import UnionType
@@ -302,9 +303,15 @@ def _adjust_fields(parser: argparse.ArgumentParser, classes: Sequence[Any]) -> N
     Fields without an explanation, which are transformers' own, are not listed.
     """
     explanations: dict[str, str] = {}
+    optional = set[str]()
     for cls in classes:
         explanations.update(_read_explanations(cls))
+        # The library has changed the types of the fields.
+        types = ChainMap(*(vars(base).get("__annotations__", {}) for base in cls.__mro__))
+        optional |= {name for name, each in types.items() if type(None) in get_args(each)}
     for action in parser._actions:
+        if action.dest in optional and action.nargs is None and action.type is not None:
+            action.type = _or_null(action.type)
         if action.dest == "help":
             continue
         explanation = explanations.get(action.dest)
@@ -319,6 +326,11 @@ def _adjust_fields(parser: argparse.ArgumentParser, classes: Sequence[Any]) -> N
         action.option_strings = action.option_strings[:1]  # --a_b, and not --a-b, which works too
         action.default = argparse.SUPPRESS
         action.required = False
+
+
+def _or_null(convert: Any) -> Any:
+    """Also convert the word `null`, which takes back what a recipe sets."""
+    return wraps(convert)(lambda text: None if text == "null" else convert(text))
 
 
 def _complete_flags(words: Sequence[str], classes: Sequence[Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """The fields of the recipes of fine-tuning and mining."""
 
+import json
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -151,7 +152,7 @@ class FinetuningRecipe:
                 source = "a collection" if self.data is None else "data"
                 raise ValueError(
                     f"{field.name} has no effect on the objective {self.objective} with {source}: "
-                    "leave it out."
+                    f"leave it out, or set it to {json.dumps(field.default)}."
                 )
 
     @property
@@ -203,7 +204,7 @@ class MiningRecipe:
         split: whose queries to mine negatives for.
         first_rank: the first rank to take candidates from; 1 is the top, and positives count.
         last_rank: the last rank to take candidates from, and the depth of the search.
-        n_negatives: the maximum for a query; null (in a recipe) for all that pass the filters.
+        n_negatives: the maximum for a query; null for all that pass the filters.
         sampling: "random" candidates, or the "top" ones.
         seed: of the sampling, for each query independently.
         absolute_margin: drop candidates that score higher than the positive's score minus this. The

@@ -92,7 +92,7 @@ def prepare_model(
     elif arguments.tokens_per_batch is not None:
         raise ValueError(
             "tokens_per_batch limits the tokens of packed batches, and these would be padded: set "
-            "per_device_train_batch_size instead."
+            "per_device_train_batch_size, and tokens_per_batch to null."
         )
 
 

@@ -196,8 +196,8 @@ def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | Non
     if lost or text_on_hub not in own_text(text):
         raise ValueError(
             f"The card of {recipe.name} on the Hub has {reason} that the new one lacks: copy it to "
-            f"{old} (text: below the generated block), or pass --replace_card true. Nothing was "
-            "sent."
+            f"{old} (text: below the generated block; a license: --license), or pass "
+            "--replace_card true. Nothing was sent."
         )
 
 

@@ -34,7 +34,7 @@ from modeling_condenser.collection.collection import (
 from modeling_condenser.collection.load import CORPUS_FILE, load_dev, load_passages
 from modeling_condenser.collection.rows import iterate_rows
 from modeling_condenser.collection.rows import read_json as read_json_rows
-from modeling_condenser.encoding.embeddings import hash_passages, id_column
+from modeling_condenser.encoding.embeddings import MANIFEST_FILE, hash_passages, id_column
 from modeling_condenser.files.run_folder import (
     atomic_file,
     atomic_folder,
@@ -47,6 +47,7 @@ from modeling_condenser.files.settings import parse_settings
 from .bm25 import Bm25
 from .runs import FUSIONS
 from .systems import (
+    EMBEDDINGS_FOLDER,
     HybridSearcher,
     Searcher,
     SearchSettings,
@@ -181,6 +182,7 @@ class Index:
 
         Raises:
             FileNotFoundError: the folder holds no complete index, or the encoder was moved.
+            ValueError: the model is not that of the index.
         """
         folder = Path(folder).resolve()
         content = read_json(folder / INDEX_FILE, {})
@@ -190,6 +192,8 @@ class Index:
         stored = {name: content["settings"].get(name) for name in names}
         settings = SearchSettings(**{**stored, **({"devices": devices} if devices else {})})
         [system] = parse_systems([content["system"]], settings)
+        if model and not system.has_vectors:
+            raise ValueError(f"{folder} is an index of BM25, which has no model: leave it out.")
         if system.has_vectors:
             system = _with_absolute_path(system.rename(str(model)) if model else system)
             if Path(place := system.encoder.model).is_absolute() and not Path(place).exists():
@@ -199,7 +203,12 @@ class Index:
                 )
         index = cls(folder, system, settings)
         if system.has_vectors:
-            system.encoder.open()  # takes seconds, in which another process may end an update
+            found = system.encoder.open().passage_fingerprint  # takes seconds
+            place = folder / str(index._find_version()) / EMBEDDINGS_FOLDER / MANIFEST_FILE
+            if model and read_json(place, {}).get("retriever") != found:
+                raise ValueError(
+                    f"{model} is not the encoder of the index {folder}: build another."
+                )
         index._state = index._prepare(folder / str(index._find_version()))
         return index
 

@@ -471,12 +471,13 @@ def _copy_stored(retriever: "Retriever", passages: Dataset, place: Path) -> None
     """Link to the same vectors, which `adapt` stored beside its model, or a system with a name."""
     others = place.parent.parent.glob(f"*/{EMBEDDINGS_FOLDER}")
     for stored in (retriever.folder.parent / EMBEDDINGS_FOLDER, *others):
-        manifest = read_json(stored / MANIFEST_FILE, {})
-        if manifest.get("retriever") != retriever.passage_fingerprint:
+        if read_json(stored / MANIFEST_FILE, {}).get("retriever") != retriever.passage_fingerprint:
             continue
-        if manifest["passages"] == fingerprint_passages(passages):
+        found = Embeddings.open(stored, complete=False)
+        if found.passages == fingerprint_passages(passages) and not found.missing_shards():
             with atomic_folder(place) as new:
-                shutil.copytree(stored, new, copy_function=link, dirs_exist_ok=True)
+                partial = shutil.ignore_patterns(".*.partial")
+                shutil.copytree(stored, new, copy_function=link, ignore=partial, dirs_exist_ok=True)
             return
 
 

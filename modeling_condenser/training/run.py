@@ -93,14 +93,14 @@ def run_training(
         The folder of the model, within the run folder.
 
     Raises:
-        ValueError: a setting is wrong, or `output_dir` holds a run with other settings, another
-            model or other data.
+        ValueError: a setting is wrong, or `output_dir` holds results of a run with other settings,
+            another model or other data.
         FileNotFoundError: a file that a setting names does not exist.
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
-    settings_of_saving = {"save_steps", "save_strategy", "load_best_model_at_end"}
-    is_timed = not settings_of_saving & {*defaults, *settings}
+    is_timed = not {"save_steps", "save_strategy"} & {*defaults, *settings}
+    is_timed &= not settings.get("load_best_model_at_end")
     defaults = {"logging_steps": 1 / _LOG_ENTRIES, **defaults}
     if is_timed:
         defaults = {"save_steps": _NEVER, "save_total_limit": 2, **defaults}

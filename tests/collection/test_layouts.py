@@ -234,6 +234,9 @@ def test_judgements_without_a_grade_are_relevant_as_in_nanobeir(tmp_path):
         tmp_path / "set", default={"test": [{"query-id": "q1", "corpus-id": "p1"}]}
     )
     assert load_collection(folder).qrels == {"q1": {"p1": 1}}
+    row = {"query-id": "q1", "corpus-id": "p1", "relevance": 0}  # grades, by another name
+    with pytest.raises(ValueError, match="the grade of passage 'p1' for query 'q1' is None"):
+        load_collection(write_tables(tmp_path / "other", default={"test": [row]}))
 
 
 def test_judgements_may_be_in_a_second_folder(tmp_path, monkeypatch):

@@ -170,6 +170,8 @@ def test_systems_with_the_same_vectors_encode_once(retriever, collection, tmp_pa
     settings = {"collection": collection, "output_dir": tmp_path / "two", "embeddings": stored}
     evaluate(systems=[*systems, "bm25"], **settings)
     assert len(encoded) == n_passages
+    with pytest.raises(ValueError, match="are of one encoder, and 2 are named"):
+        evaluate(systems=[retriever, f"{retriever},passage_max_length=9"], **settings)
     with pytest.raises(ValueError, match="holds the vectors of another retriever"):
         evaluate(systems=f"{retriever},passage_max_length=9", **settings)
 
@@ -222,7 +224,7 @@ def test_the_first_numbers_of_vectors_are_searched(bert_run, collection, tmp_pat
         ({"systems": ["bm25"], "measures": ["R@9"], "depth": 8}, "needs 9 passages .* depth is 8"),
         ({"systems": ["bm25"], "publish_runs": True}, "set card, too"),
         ({"systems": ["bm25"], "cost": True}, "none is among the systems"),
-        ({"systems": ["bm25"], "embeddings": "v"}, "embeddings are of an encoder, and none"),
+        ({"systems": ["bm25"], "embeddings": "v"}, "embeddings are of one encoder, and 0"),
         ({"systems": ["bm25"], "card": True}, "only retrieval by a local export"),
     ],
 )

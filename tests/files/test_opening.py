@@ -123,7 +123,6 @@ def test_the_pooling_of_any_sentence_transformers_model_is_named(config, name, p
 def test_a_missing_similarity_is_the_cosine_and_an_unsupported_one_is_refused(
     bert_folder, pooled, tmp_path, caplog
 ):
-    caplog.set_level("INFO")
     config = pooled / "config_sentence_transformers.json"
     change_json(config, similarity_fn_name="manhattan")
     with pytest.raises(ValueError, match="the similarity 'manhattan': state one of dot, cosine"):

@@ -16,6 +16,7 @@ from modeling_condenser.files.settings import (
     is_required,
     parse_settings,
     read_recipe,
+    read_settings,
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe, MiningRecipe
 from modeling_condenser.pretraining.arguments import CondenserTrainingArguments, PretrainingRecipe
@@ -134,3 +135,14 @@ def check_fills(settings, kind):
     filled = parse_settings({**left, **settings, **precision}, *CLASSES[kind])
     if kind == "pretrain":
         assert read_sources(filled[0].corpus)
+
+
+def test_null_takes_back_what_a_recipe_sets(write_text):
+    recipe = write_text("{encoder: e, data: d, temperature: 0.05, margin: 1.0}", "recipe.yaml")
+    words = [str(recipe), "--temperature", "null", "--n_negatives", "null", "--pooling", "null"]
+    settings = read_settings("finetune", words, FinetuningRecipe)
+    assert [settings[name] for name in ("temperature", "n_negatives", "pooling")] == [None] * 3
+    [parsed] = parse_settings(settings, FinetuningRecipe)
+    assert parsed.loss_temperature == 1.0
+    with pytest.raises(ValueError, match="--margin: invalid float value: 'null'"):
+        read_settings("finetune", [str(recipe), "--margin", "null"], FinetuningRecipe)

@@ -369,6 +369,9 @@ def test_without_dev_queries_or_on_request_the_last_weights_are_kept(
         model = train(name, **settings, **changes)
         assert not dev_entries(model.parent)
         assert "verdict" not in read_provenance(model)[-1].run
+        # A checkpoint at the end, and every five minutes.
+        n_checkpoints = len([*model.parent.glob("checkpoint-*")])
+        assert n_checkpoints == (0 if name == "unsaved" else 1)
     assert caplog.text.count("has 0 dev queries") == 1
 
 

@@ -328,7 +328,7 @@ def test_a_finished_folder_is_neither_mined_again_nor_by_another_recipe(mine_int
     settings = {"system": run_file, "n_negatives": 4}
     file = mine_into(**settings)
     mined = file.stat()
-    assert {path.name for path in file.parent.iterdir()} == {
+    assert {path.name for path in file.parent.glob("[!.]*")} == {
         *("negatives.jsonl", "recipe.yaml", "run.json")
     }
     assert mine_into(**settings).stat() == mined

@@ -188,7 +188,10 @@ def test_a_checkpoint_that_never_had_a_head_gets_a_new_one(bert_folder, tmp_path
         ({"max_length": 100}, "positions for 64 tokens"),
         ({"objective": "ict", "removal_probability": 1.5}, "removal_probability is 1.5"),
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
-        ({"tokens_per_batch": 900, "packed": False}, "set per_device_train_batch_size instead"),
+        (
+            {"tokens_per_batch": 900, "packed": False},
+            "set per_device_train_batch_size, and tokens_per",
+        ),
         ({"tokens_per_batch": 900, "auto_find_batch_size": True}, "leave one out"),
         ({"eval_strategy": "steps"}, "has no text to evaluate on"),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),

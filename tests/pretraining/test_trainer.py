@@ -286,6 +286,16 @@ def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, mon
         CondenserTrainer(model, arguments(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
     monkeypatch.undo()
+    prepare = CondenserTrainer.create_accelerator_and_postprocess
+
+    def shard(trainer: Any) -> None:
+        prepare(trainer)
+        trainer.is_fsdp_enabled = True
+
+    monkeypatch.setattr(CondenserTrainer, "create_accelerator_and_postprocess", shard)
+    with pytest.raises(ValueError, match="FSDP and DeepSpeed are not supported"):
+        CondenserTrainer(model, arguments(tmp_path / "run"), train_dataset=["The river."])
+    monkeypatch.undo()
     arguments(tmp_path, tokens_per_batch=512, per_device_train_batch_size=4)
     assert "per_device_train_batch_size (4) has no effect" in caplog.text
     nothing = {"data_collator": None, "model_init": None}

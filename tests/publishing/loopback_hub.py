@@ -1,6 +1,6 @@
 """A small Hugging Face Hub on 127.0.0.1: repositories in memory, for tests with the real clients.
 
-It answers the requests of create_repo, create_branch, upload_folder, snapshot_download,
+It answers the requests of create_repo, create_branch, create_commit, snapshot_download,
 hf_hub_download and from_pretrained. All files are "regular": no LFS and no Xet.
 `tests/conftest.py` names it as the endpoint before the libraries are imported, offline; the fixture
 `loopback_hub` brings the clients of this process online, logged in as `owner`.

@@ -21,7 +21,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.index import INDEX_FILE
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
-from tests.encoding.making import note_encoded
+from tests.encoding.making import change_json, note_encoded
 
 TEXTS = {
     "spring": "A river begins at a spring. It ends in the sea.",
@@ -168,9 +168,16 @@ def test_an_index_finds_its_encoder_where_it_was_moved_to(retriever, tmp_path, m
     with pytest.raises(FileNotFoundError, match="which does not exist: say where it is now"):
         Index.open("index")
     encoded = note_encoded(monkeypatch)
+    shutil.copytree("moved", "other")
+    change_json(Path("other/config.json"), layer_norm_eps=0.1)
+    with pytest.raises(ValueError, match="other is not the encoder of the index"):
+        Index.open("index", model="other")
     opened = Index.open("index", model="moved", devices="cpu:0")
     assert opened.search([QUERY]) == expected and encoded == []
     assert opened.settings.devices == "cpu:0"
+    words = Index.build(TEXTS, folder="words").folder
+    with pytest.raises(ValueError, match="is an index of BM25, which has no model"):
+        Index.open(words, model="moved")
     opened.update({**TEXTS, "sea": "The sea is deep."})
     assert len(Index.open("index")) == 4  # the place is stored
 
