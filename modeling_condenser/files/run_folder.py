@@ -4,7 +4,8 @@ Files and folders are written beside their place and then renamed.
 
 A run folder holds recipe.yaml (settings), run.json (record, hash of the data), a log and
 checkpoints. Once something is stored, it belongs to one run: other settings or other data are
-refused. A checkpoint is complete if it has a readable trainer_state.json, which transformers writes last.
+refused. A checkpoint is complete if it has a readable trainer_state.json, which transformers writes
+last.
 """
 
 import hashlib

@@ -312,6 +312,7 @@ def _adjust_fields(parser: argparse.ArgumentParser, classes: Sequence[Any]) -> N
     for action in parser._actions:
         if action.dest in optional and action.nargs is None and action.type is not None:
             action.type = _or_null(action.type)
+            action.choices = action.choices and [*action.choices, None]
         if action.dest == "help":
             continue
         explanation = explanations.get(action.dest)
