@@ -55,7 +55,7 @@ def pretrain_arm(arm: str, options: argparse.Namespace) -> Path:
         "corpus": options.collection,
         "encoder_changes": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
         "max_length": 64,
-        "learning_rate": 5e-4,
+        "learning_rate": options.rates[0],
         "warmup_steps": 0.1,
         "weight_decay": 0.01,
         "bf16": is_bfloat16_fast(),
@@ -80,7 +80,7 @@ def finetune_arm(
         temperature=0.05,
         per_device_train_batch_size=64,
         num_train_epochs=10,
-        learning_rate=1e-3,
+        learning_rate=options.rates[1],
         warmup_steps=0.1,
         bf16=is_bfloat16_fast(),
         load_best_model_at_end=False,
@@ -140,6 +140,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["mlm", "condenser", "ict-bow"])
     parser.add_argument("--labels", type=int, nargs="*", default=[128, 512])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--rates", type=float, nargs=2, default=[5e-4, 1e-3], help="of learning")
     parser.add_argument("--split", default="test")
     parser.add_argument("--fraction", type=float, default=1.0, help="of the steps")
     options = parser.parse_args()
