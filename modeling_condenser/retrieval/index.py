@@ -204,8 +204,8 @@ class Index:
         index = cls(folder, system, settings)
         if system.has_vectors:
             found = system.encoder.open().passage_fingerprint  # takes seconds
-            place = folder / str(index._find_version()) / EMBEDDINGS_FOLDER / MANIFEST_FILE
-            if model and read_json(place, {}).get("retriever") != found:
+            manifest = folder / str(index._find_version()) / EMBEDDINGS_FOLDER / MANIFEST_FILE
+            if model and read_json(manifest, {}).get("retriever") != found:
                 raise ValueError(
                     f"{model} is not the encoder of the index {folder}: build another."
                 )
