@@ -6,8 +6,7 @@
 
 Units are doubled as in bert2BERT (Chen et al. 2022, section 3.2; function-preserving): the weights
 of a doubled unit's inputs are divided between the two, at random, so that they become different.
-The last two layers are there twice. On Wikipedia the loss of masked tokens is 4.37 for `starter`,
-4.40 for 4 layers of 384 and 5.22 for the 6 layers, before they are trained.
+The last two layers are there twice.
 """
 
 import argparse

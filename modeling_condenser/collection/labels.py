@@ -94,8 +94,8 @@ def write_labels(
     n_documents = len({_owner(finder, passages) for _, passages in judged.values()})
     if n_documents < _FEW_DOCUMENTS:
         logger.info(
-            "The labels are of fewer than %d documents, so each question has a split of its own; "
-            "with more, all questions of a document have one.",
+            "The labels are of fewer than %d documents, so questions are divided one by one; with "
+            "more documents, those about one document are in one split.",
             _FEW_DOCUMENTS,
         )
     queries, counts = list[str](), dict.fromkeys(_SPLITS, 0)

@@ -324,7 +324,7 @@ def test_questions_about_one_document_are_in_different_splits(tmp_path, write_te
     labels = write_text("\n".join(["question,passage", *rows]), "labels.csv")
     done = collect(sources=book, out=tmp_path / "out", labels=labels)
     assert min(done.questions.values()) > 0 and sum(done.questions.values()) == 40
-    assert "fewer than 20 documents, so each question has a split" in caplog.text
+    assert "fewer than 20 documents, so questions are divided one by one" in caplog.text
 
 
 def test_a_folder_may_have_the_mark_before_ids_of_rows_in_its_name(tmp_path):
