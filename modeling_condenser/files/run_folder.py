@@ -217,7 +217,8 @@ def _find_changes(
     if batch is not None and stored_batch not in (None, batch):
         advice = ""
         if stored_batch % batch == 0:
-            advice = f"; {stored_batch // batch} times the gradient_accumulation_steps keep it"
+            times = stored_batch // batch
+            advice = f"; {times} times per_device_train_batch_size or gradient_accumulation_steps"
         changed.append(f"batch over all processes: {stored_batch} then, {batch} now{advice}")
     return changed
 
