@@ -114,6 +114,7 @@ def measure_arms(options: argparse.Namespace) -> dict[tuple[str, int], Evaluatio
                 "model": str(folder),
                 "name": f"{arm}-{folder.parent.name}",
                 "pooling": POOLING.get(arm),
+                "dtype": options.dtype,
                 **ENCODING,
             }
             for (arm, _), folders in retrievers.items()
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rates", type=float, nargs=2, default=[5e-4, 1e-3], help="of learning")
     parser.add_argument("--split", default="test")
+    parser.add_argument("--dtype", default="float32", help="of the evaluation")
     parser.add_argument("--fraction", type=float, default=1.0, help="of the steps")
     options = parser.parse_args()
     measured = measure_arms(options)
