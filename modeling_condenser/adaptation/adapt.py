@@ -13,6 +13,7 @@ import time
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import compress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,11 +35,13 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict, read_verdict
 from modeling_condenser.files.models import (
+    LENGTHS,
     MAP_FOLDER,
     MODULES_FILE,
     QUERY_FOLDER,
     Dtype,
     EncodingContract,
+    read_contract,
 )
 from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
@@ -64,7 +67,7 @@ from modeling_condenser.publishing.provenance import (
 )
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.runs import DEFAULT, FEWEST_QUERIES
-from modeling_condenser.retrieval.systems import EMBEDDINGS_FOLDER, HYBRID, System
+from modeling_condenser.retrieval.systems import EMBEDDINGS_FOLDER, HYBRID, System, link
 
 from .cross_validation import (
     Figures,
@@ -149,6 +152,7 @@ def adapt(**settings: Any) -> Adaptation:
     dev = None
     if "dev" not in recipe.splits:
         dev = load_dev(recipe.corpus, judged=recipe.splits[0], reported=labels)
+        dev = _without_copies(dev, labels) if dev else None
         if dev is not None and _count_questions(dev) < FEWEST_QUERIES:
             dev = None
     judgements = [fingerprint_judgements(each) for each in (labels, dev) if each]
@@ -164,6 +168,14 @@ def adapt(**settings: Any) -> Adaptation:
     return Adaptation(
         out / MODEL_FOLDER, facts["is_adapted"], recipe.use, recipe.sides, verdicts, recipe.dtype
     )
+
+
+def _without_copies(dev: Collection, labels: Collection) -> Collection | None:
+    """Leave out dev queries of the same words as a label; None if no query is left."""
+    groups = group_questions([*labels.queries.values(), *dev.queries.values()])
+    of_labels, of_dev = np.split(groups, [len(labels.queries)])
+    is_new = ~np.isin(of_dev, of_labels)
+    return keep_queries(dev, set(compress(dev.queries, is_new))) if is_new.any() else None
 
 
 def _count_questions(collection: Collection) -> int:
@@ -182,7 +194,12 @@ def open_start(recipe: AdaptationRecipe) -> Retriever:
         )
     if any((start.folder / name).exists() for name in (QUERY_FOLDER, MAP_FOLDER)):
         raise ValueError(f"{recipe.model} is adapted already: adapt its start, with all labels.")
-    EncodingContract.load(start.folder)  # the card needs all fields
+    if missing := {name for name in LENGTHS if name not in read_contract(start.folder)}:
+        raise ValueError(  # the card needs all fields
+            f"{recipe.model} does not state {' and '.join(sorted(missing))}: set max_seq_length in "
+            "its sentence_bert_config.json."
+        )
+    EncodingContract.load(start.folder)
     return start
 
 
@@ -259,7 +276,7 @@ def _learn_and_write(
             shutil.copytree(start.folder, folder, dirs_exist_ok=True)
     if recipe.embeddings and recipe.sides == "query":
         with atomic_folder(out / EMBEDDINGS_FOLDER) as folder:
-            shutil.copytree(recipe.embeddings, folder, dirs_exist_ok=True)
+            shutil.copytree(recipe.embeddings, folder, copy_function=link, dirs_exist_ok=True)
     written = {name: verdict.to_dict() for name, verdict in verdicts.items()}
     facts = {"is_adapted": is_adapted, "ridge": ridge, "verdicts": written}
     seconds = round(time.perf_counter() - started, 1)

@@ -77,7 +77,7 @@ def _load(layout: "_Layout", source: str | Path, split: str) -> Collection:
 def load_reported(source: str | Path, *, split: str) -> Collection:
     """Load a split whose results are reported, and warn of queries that other splits have too.
 
-    A query is the same if its id or its text is. Only BEIR's layout has all splits in one place.
+    A query is the same if its text is. Only BEIR's layout has all splits in one place.
     """
     layout = _open_layout(source)
     collection = _load(layout, source, split)
@@ -100,9 +100,9 @@ def load_reported(source: str | Path, *, split: str) -> Collection:
 
 
 def _find_shared(queries: Mapping[str, str], others: Mapping[str, str]) -> set[str]:
-    """Find the queries whose id or text is among the others."""
+    """Find the queries whose text is among the others; ids of DPR are only row numbers."""
     texts = set(map(plain_text, others.values()))
-    return {q for q, text in queries.items() if q in others or plain_text(text) in texts}
+    return {name for name, text in queries.items() if plain_text(text) in texts}
 
 
 def load_dev(

@@ -44,6 +44,7 @@ from .report import Report, SystemResult, write_report
 
 INDEX_SETTINGS = ("index", "search_parameters")  # that a run depends on
 _LEAST_DEPTH = 100
+_WHOLE_RUN = 1000  # passages, of TREC's runs; for measures without a cut-off
 _OF_QUERIES = ("query_prompt", "query_max_length")  # settings without effect on passages
 _NOT_IN_COMMAND = {"systems", "collection", "output_dir", "card", "publish_runs", "embeddings"}
 
@@ -109,13 +110,13 @@ class EvaluationRecipe:
     @property
     def run_depth(self) -> int:
         """The passages to retrieve for each query."""
-        deepest = _deepest(self.measures) if self.measures else 0
+        deepest = _deepest(self.measures, uncut=_WHOLE_RUN) if self.measures else 0
         return self.depth or max(_LEAST_DEPTH, deepest)
 
 
-def _deepest(measures: Sequence[str]) -> int:
-    """The largest cut-off of some measures."""
-    return max(measure.params.get("cutoff", 0) for measure in check_measures(measures).values())
+def _deepest(measures: Sequence[str], *, uncut: int = 0) -> int:
+    """The largest cut-off of some measures; `uncut` is that of measures without one."""
+    return max(measure.params.get("cutoff", uncut) for measure in check_measures(measures).values())
 
 
 def evaluate(**settings: Any) -> Report:

@@ -57,7 +57,8 @@ def add_to_card(
     model, evaluation = Path(system.model), result.evaluation
     intervals, comparisons = {}, []
     control, baseline = systems[0], report.content["baseline"]
-    if control.kind == "encoder" and control.model == system.model:
+    is_itself = control.kind == "encoder" and control.model == system.model
+    if is_itself and not control.settings.keys() - {"dtype"}:
         baseline = f"its {control.settings.get('dtype', 'float32')} weights"
     for measure in evaluation.means:
         if interval := report.content["results"][measure][result.system]["interval"]:

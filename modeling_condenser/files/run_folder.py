@@ -54,6 +54,7 @@ _PACKAGES = (
     "condenser torch transformers datasets sentence-transformers faiss-cpu bm25s ir-measures"
 )
 IDENTITY_FILE = "identity.json"  # of a stored index
+_OF_EVALUATIONS = "eval"  # an empty folder that sentence-transformers makes
 _PROCESS_FILE = ".process"  # machine and process of a run that may not have stored anything yet
 _BAR_DELAY = 1  # seconds of work before a bar appears
 _ARE_SHOWN = ContextVar("_ARE_SHOWN", default=True)
@@ -184,7 +185,7 @@ def check_run_folder(
 
 def _is_bare(folder: Path) -> bool:
     """Whether a run ended before it stored anything, as after an error in its first steps."""
-    if {file.name for file in folder.glob("[!.]*")} - {RECIPE_FILE, RUN_FILE}:
+    if {file.name for file in folder.glob("[!.]*")} - {RECIPE_FILE, RUN_FILE, _OF_EVALUATIONS}:
         return False
     try:
         machine, process = (folder / _PROCESS_FILE).read_text().split()
@@ -324,8 +325,10 @@ def chosen_checkpoint(run_folder: Path) -> Path | None:
 
     None if there is no complete one.
     """
-    last = last_checkpoint(run_folder)
-    if last and stored_settings(run_folder).get("load_best_model_at_end"):
+    last, settings = last_checkpoint(run_folder), stored_settings(run_folder)
+    # Fine-tuning loads it by default, and then no metric is stated.
+    loads_best = settings.get("load_best_model_at_end", "metric_for_best_model" not in settings)
+    if last and loads_best:
         step = read_json(last / _STATE_FILE, {}).get("best_global_step")
         best = run_folder / f"checkpoint-{step}"
         return best if is_complete(best) else last

@@ -49,6 +49,7 @@ Example = dict[str, Any]
 
 _JSON = "json"  # the column that holds a row of a file
 _LABEL_COLUMNS = {"query": "question", "positive": "passage"}  # those of `condenser collect`
+_TEACHER_SCORES = {"positive_teacher_scores", "negative_teacher_scores"}
 _BLANK, _NO_NEGATIVE = "rows with a blank text", "rows without a negative"
 
 _TEXT = Value("string")
@@ -316,7 +317,7 @@ def _collection_examples(
         if query_id not in collection.queries:
             left_out["lines of queries that are not in the split"] += 1
             continue
-        if recipe.is_distilled and "negative_teacher_scores" not in line:
+        if recipe.is_distilled and not line.keys() >= _TEACHER_SCORES:
             raise ValueError(
                 f"objective {recipe.objective} needs a cross-encoder's scores, but the file has "
                 "none: mine with cross_encoder, or use objective contrastive."
@@ -328,9 +329,9 @@ def _collection_examples(
         if not positives:
             left_out["lines of queries without a positive"] += 1
             continue
-        known_ids, known_contents = known.find(query_id, positives)
-        rows = index.rows(negatives)
-        kept = []
+        rows, kept = index.rows(negatives), []
+        if negatives:  # else the texts of all passages need not be hashed
+            known_ids, known_contents = known.find(query_id, positives)
         for place, (name, row) in enumerate(zip(negatives, rows, strict=True)):
             if name not in known_ids and index.content[row] not in known_contents:
                 kept.append(place)

@@ -94,6 +94,11 @@ def finetune(**settings: Any) -> Path:
     saving: dict[str, Any] = {}
     if dev is not None:
         steps = settings.get("save_steps", settings.get("eval_steps", _AT_THE_END))
+        if settings.get("eval_steps", steps) != steps:
+            raise ValueError(
+                f"eval_steps is {settings['eval_steps']}, but save_steps {steps}: checkpoints are "
+                "what is ranked on dev queries, so state one of them."
+            )
         strategy = settings.get("save_strategy", settings.get("eval_strategy", "steps"))
         saving = {"save_strategy": strategy, "save_steps": steps, "save_total_limit": 1}
         saving |= {"eval_strategy": strategy, "eval_steps": steps}

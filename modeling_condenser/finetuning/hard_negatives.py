@@ -20,17 +20,35 @@ def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
     Yields:
         `query_id` and `negative_ids` (best first), and what else a line has: `positive_ids`, and a
         cross-encoder's `positive_teacher_scores` and `negative_teacher_scores` (log-odds).
+
+    Raises:
+        ValueError: a line has other fields, or not one score for each passage.
     """
     if file.is_dir():
         file /= NEGATIVES_FILE
     is_table = bool({".tsv", ".txt"} & {*file.suffixes})
     records: Any = read_table(file, ["query_id", "negative_ids"]) if is_table else read_json(file)
-    for record in records:
+    for number, record in enumerate(records, start=1):
         if is_table:
-            record["negative_ids"] = record["negative_ids"].split(",")
+            record["negative_ids"] = [name for name in record["negative_ids"].split(",") if name]
+        for kind in ("positive", "negative"):
+            names, scores = record.get(f"{kind}_ids"), record.get(f"{kind}_teacher_scores")
+            is_missing = names is None and (kind == "negative" or scores is not None)
+            is_list = names is None or isinstance(names, list)
+            if is_missing or not is_list or "query_id" not in record:
+                raise ValueError(
+                    f"{file}, line {number}, has {', '.join(record)}; expected query_id and "
+                    "negative_ids, a list of ids of passages, as `condenser mine` writes them. "
+                    "Lines that contain the texts are data, not negatives."
+                )
+            if names is not None:
+                record[f"{kind}_ids"] = [str(name) for name in names]
+            if scores is not None and len(scores) != len(names):
+                raise ValueError(
+                    f"{file}, line {number}: {len(names)} {kind}_ids have {len(scores)} "
+                    f"{kind}_teacher_scores."
+                )
         record["query_id"] = str(record["query_id"])
-        for name in {"positive_ids", "negative_ids"} & record.keys():
-            record[name] = [str(passage_id) for passage_id in record[name] if passage_id != ""]
         yield record
 
 

@@ -104,8 +104,8 @@ def read_run(path: str | Path) -> Run:
     try:
         with open_text(path, "rt", encoding="utf-8-sig") as file:
             for line in filter(str.strip, file):
-                query_id, _, passage_id, *numbers, _ = line.split(maxsplit=5)
-                _, score = map(float, numbers)
+                query_id, _, passage_id, _, number, _ = line.split(maxsplit=5)
+                score = float(number)
                 if not math.isfinite(score):
                     raise ValueError(f"the score of {passage_id} for {query_id} is {score}")
                 scores = run.setdefault(query_id, {})

@@ -1,6 +1,7 @@
 """Adaptations of a small published model, from start to end."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +149,16 @@ def test_the_verdict_by_dev_queries_is_that_of_the_written_model(published, judg
     _, done = adapted
     dev = load_dev(judged, judged="train", reported=load_collection(judged, split="train"))
     check_figures(done.verdicts["dev alone"], Retriever(published), Retriever(done.model), dev)
+
+
+def test_copies_of_labels_are_no_dev_queries(published, judged, tmp_path, one_map):
+    folder = shutil.copytree(judged, tmp_path / "collection")
+    rows = [json.loads(line) for line in (folder / "queries.jsonl").read_text().splitlines()]
+    for i in range(25, 45):  # the first of them say the same as labels
+        rows[i]["text"] = f"{rows[i - 25]['text'].upper()}?"
+    (folder / "queries.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    done = adapt(**settings(published, folder, tmp_path / "out"))
+    assert not [name for name in done.verdicts if name.startswith("dev")]
 
 
 def test_vectors_of_passages_are_not_encoded_again(

@@ -14,6 +14,7 @@ from modeling_condenser.collection.load import (
     load_collection,
     load_dev,
     load_passages,
+    load_reported,
     resolve_collection_name,
 )
 from tests.publishing.making import declare_tables
@@ -283,6 +284,15 @@ def test_a_folder_comes_before_a_hub_name(tmp_path, monkeypatch):
     ):
         with pytest.raises(FileNotFoundError, match=message):
             load_collection(source)
+
+
+def test_row_numbers_of_dpr_do_not_make_its_dev_questions_those_of_the_test(tmp_path):
+    folder = write(tmp_path / "c", DPR)
+    first, *_ = DPR["nq-test.qa.csv"]
+    (folder / "dev.csv").write_text(f"who came second\t['x']\n{first}\n")
+    reported = load_reported(folder, split="nq-test")
+    dev = load_dev(folder, judged="nq-test", reported=reported)
+    assert dev is not None and list(dev.queries.values()) == ["who came second"]
 
 
 def test_a_folder_named_like_the_bundled_collection_comes_first(tmp_path, monkeypatch):

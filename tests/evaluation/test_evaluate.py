@@ -156,6 +156,10 @@ def test_the_depth_is_that_of_the_measures_and_the_report_names_the_language(col
     result = evaluate_system("bm25", collection, tmp_path / "out", measures=["R@200", "MRR@10"])
     assert result.run_file.name == "run-200.trec"
     assert evaluate_system("bm25", collection, tmp_path / "out").run_file.name == "run-100.trec"
+    whole = evaluate_system("bm25", collection, tmp_path / "whole", measures=["MAP", "MRR@10"])
+    assert whole.run_file.name == "run-1000.trec"
+    cut = evaluate_system("bm25", collection, tmp_path / "cut", measures=["MAP"], depth=20)
+    assert cut.run_file.name == "run-20.trec"
     [report] = (tmp_path / "out").rglob("report.md")
     assert "language english" in report.read_text()
 
@@ -360,6 +364,10 @@ def test_a_card_names_the_weights_and_no_folder_of_this_machine(folder, collecti
     evaluate(baseline=str(folder), card=True, **settings)
     card = (folder / "README.md").read_text()
     assert "| its float32 weights |" in card and "bfloat16 weights" in card
+    shorter = {"model": str(folder), "truncate_dim": 8}
+    evaluate(baseline=shorter, card=True, **{**settings, "systems": [str(folder)]})
+    card = (folder / "README.md").read_text()
+    assert "| its float32 weights |" not in card and "truncate_dim=8" in card
     assert str(tmp_path) not in card
 
 

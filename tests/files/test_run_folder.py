@@ -13,6 +13,7 @@ from modeling_condenser.files.run_folder import (
     RECIPE_FILE,
     atomic_folder,
     check_run_folder,
+    chosen_checkpoint,
     claim_run_folder,
     hash_data,
     last_checkpoint,
@@ -69,6 +70,7 @@ def test_a_run_that_stored_nothing_may_begin_anew_with_other_settings(tmp_path):
         claim_run_folder(tmp_path, settings, data, batch=8)
         assert stored_settings(tmp_path).get("seed") == settings.get("seed")
         assert read_run(tmp_path)[DATA] == data
+        (tmp_path / "eval").mkdir(exist_ok=True)  # of sentence-transformers' first evaluation
     with subprocess.Popen(["sleep", "60"]) as other:  # a process that has not ended
         (tmp_path / ".process").write_text(f"{platform.node()} {other.pid}")
         with pytest.raises(ValueError, match="another run .seed"):
@@ -137,3 +139,16 @@ def test_the_newest_complete_checkpoint_is_chosen_by_number(tmp_path):
         make_checkpoint(tmp_path, step)
     (tmp_path / "checkpoint-final").mkdir()
     assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
+
+
+def test_an_unfinished_run_is_its_best_checkpoint_if_it_would_end_with_that(tmp_path):
+    make_checkpoint(tmp_path, 20)
+    make_checkpoint(tmp_path, 40, state='{"best_global_step": 20}')
+    for settings, step in (
+        ({}, 20),  # as in fine-tuning with dev queries
+        ({"load_best_model_at_end": True, "metric_for_best_model": "loss"}, 20),
+        ({"metric_for_best_model": "loss"}, 40),
+        ({"load_best_model_at_end": False}, 40),
+    ):
+        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(settings))
+        assert chosen_checkpoint(tmp_path) == tmp_path / f"checkpoint-{step}"

@@ -264,8 +264,12 @@ def test_scores_of_a_mined_line_come_with_its_positives(marco, write_jsonl):
             "scores, but the file has none",
         ),
         ([{"query_id": "4", "negative_ids": ["p99"]}], "no passage 'p99'"),
+        ([{"query_id": "4", "negative_ids": "20"}], "line 1, has query_id, negative_ids; expected"),
+        ([{"query": "a", "negatives": ["b"]}], "has query, negatives; .* texts are data, not"),
+        ([{**line, "negative_teacher_scores": [1]}], "3 negative_ids have 1 negative_teacher_sco"),
+        ([{**line, "negative_teacher_scores": [1, 2, 3]}], "scores, but the file has none"),
     ):
-        objective = "kl" if "scores" in message else "contrastive"
+        objective = "kl" if "the file has none" in message else "contrastive"
         file = write_jsonl(lines)
         with pytest.raises(ValueError, match=message):
             load(collection=str(marco), negatives=str(file), objective=objective)

@@ -298,6 +298,23 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
     assert f"Verdict against its start: {outcome}" in (whole / "README.md").read_text()
 
 
+def test_timed_checkpoints_are_not_ranked_and_leave_the_best_one(
+    train, encoder, with_dev, monkeypatch
+):
+    monkeypatch.setattr("modeling_condenser.training.run._MINUTES", 0)  # after each step
+    settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
+    settings |= {"learning_rate": 3e-3, "max_steps": 6, "eval_steps": 2}
+    with interrupted_at(6):
+        train(**settings)
+    with pytest.raises(ValueError, match="eval_steps is 2, but save_steps 3: .* state one"):
+        train("unequal", **settings, save_steps=3)
+    model = train(**settings)
+    figures = dev_entries(model.parent)
+    assert sorted(figures) == [0, 2, 4, 6]
+    best = model.parent / f"checkpoint-{max(figures, key=figures.__getitem__)}"
+    assert (best / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+
+
 def test_dev_queries_may_be_ranked_after_each_epoch(train, encoder, with_dev):
     settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
     model = train(**settings, max_steps=-1, num_train_epochs=2, eval_strategy="epoch")

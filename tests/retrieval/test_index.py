@@ -243,7 +243,7 @@ def test_the_example_of_the_docs_prints_what_they_say(tmp_path, monkeypatch, cap
     page = (Path(__file__).parents[2] / "docs" / "search.md").read_text()
     exec(page.split("```python\n")[1].split("```")[0], {})
     assert capsys.readouterr().out == page.split("```\n\n```\n")[1].split("```")[0]
-    assert [each.id for each in Index.open("my-index").search(["the sea"])[0]] == ["sea"]
+    assert [each.id for each in Index.open("river-index").search(["the sea"])[0]] == ["sea"]
 
 
 def test_a_blank_query_finds_nothing(tmp_path, retriever):
