@@ -97,15 +97,15 @@ def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a TREC run file, plain or `.gz`; as in trec_eval, the rank column is ignored."""
+    """Read a TREC run file, plain or `.gz`; as in trec_eval, ranks, which must be numbers, are ignored."""
     path = Path(path)
     open_text: Any = gzip.open if path.suffix == ".gz" else open
     run: Run = {}
     try:
         with open_text(path, "rt", encoding="utf-8-sig") as file:
             for line in filter(str.strip, file):
-                query_id, _, passage_id, _, number, _ = line.split(maxsplit=5)
-                score = float(number)
+                query_id, _, passage_id, *numbers, _ = line.split(maxsplit=5)
+                _, score = map(float, numbers)
                 if not math.isfinite(score):
                     raise ValueError(f"the score of {passage_id} for {query_id} is {score}")
                 scores = run.setdefault(query_id, {})

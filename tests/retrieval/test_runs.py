@@ -55,5 +55,5 @@ def test_a_passage_that_is_twice_among_the_results_is_refused(tmp_path):
 def test_runs_of_other_tools_are_read(tmp_path):
     path = tmp_path / "run.txt.gz"
     with gzip.open(path, "wt", encoding="utf-8-sig", newline="") as file:
-        file.write("q\tQ0\tü1\t1\t  2.5e-1\tx\r\n\r\n  q Q0 b - -3 x\r\n")
+        file.write("q\tQ0\tü1\t1\t  2.5e-1\tx\r\n\r\n  q Q0 b 7 -3 x and more\r\n")
     assert read_run(path) == {"q": {"ü1": 0.25, "b": -3.0}}
