@@ -304,7 +304,7 @@ def test_timed_checkpoints_are_not_ranked_and_leave_the_best_one(
     monkeypatch.setattr("modeling_condenser.training.run._MINUTES", 0)  # after each step
     settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
     settings |= {"learning_rate": 3e-3, "max_steps": 6, "eval_steps": 2}
-    with interrupted_at(6):
+    with interrupted_at(5):
         train(**settings)
     with pytest.raises(ValueError, match="eval_steps is 2, but save_steps 3: .* state one"):
         train("unequal", **settings, save_steps=3)
