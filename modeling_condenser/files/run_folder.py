@@ -40,13 +40,18 @@ _STATE_FILE = "trainer_state.json"
 # Settings whose product with the number of processes is the batch of a step.
 _OF_BATCH = {"gradient_accumulation_steps", "per_device_train_batch_size", "tokens_per_batch"}
 
-# Settings that may change when a run is resumed, because its result does not depend on them.
+# Settings that may change when a run is resumed, because its result does not depend on them, but
+# for the rounding of sums.
 _MAY_DIFFER = set(
-    "blocks_folder dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
-    "dataloader_pin_memory devices disable_tqdm embeddings hub_always_push hub_model_id "
+    "blocks_folder cache_chunk_size dataloader_num_workers dataloader_persistent_workers "
+    "dataloader_pin_memory dataloader_prefetch_factor ddp_broadcast_buffers ddp_bucket_cap_mb "
+    "ddp_find_unused_parameters ddp_timeout devices disable_tqdm do_eval do_predict do_train "
+    "embeddings eval_accumulation_steps eval_delay eval_on_start eval_steps eval_strategy "
+    "gradient_checkpointing gradient_checkpointing_kwargs hub_always_push hub_model_id "
     "hub_private_repo hub_revision hub_strategy log_level logging_dir logging_first_step "
-    "logging_steps preprocessing_workers project push_to_hub readiness report_to "
-    "resume_from_checkpoint run_name save_steps save_strategy save_total_limit trackio_bucket_id "
+    "logging_steps mini_batch_size per_device_eval_batch_size preprocessing_workers project "
+    "push_to_hub readiness report_to resume_from_checkpoint run_name save_steps save_strategy "
+    "save_total_limit torch_compile torch_compile_backend torch_compile_mode trackio_bucket_id "
     "trackio_space_id trackio_static_space_id work_folder".split()
 )
 _NOT_RECORDED = {"output_dir", "hub_token"}  # the place of the folder, and a secret
@@ -185,7 +190,8 @@ def check_run_folder(
 
 def _is_bare(folder: Path) -> bool:
     """Whether a run ended before it stored anything, as after an error in its first steps."""
-    if {file.name for file in folder.glob("[!.]*")} - {RECIPE_FILE, RUN_FILE, _OF_EVALUATIONS}:
+    stored = {file.name for file in folder.glob("[!.]*")}
+    if stored - {RECIPE_FILE, RUN_FILE, LOG_FILE, _OF_EVALUATIONS}:
         return False
     try:
         machine, process = (folder / _PROCESS_FILE).read_text().split()

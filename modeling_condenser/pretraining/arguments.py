@@ -120,6 +120,11 @@ class CondenserTrainingArguments(TrainingArguments):
                 raise ValueError(f"{name} is {value}, expected 0 to 1.")
         if self.tokens_per_batch is not None and self.auto_find_batch_size:
             raise ValueError("auto_find_batch_size cannot change tokens_per_batch: leave one out.")
+        if is_contrastive and self.auto_find_batch_size:
+            raise ValueError(
+                "auto_find_batch_size would change the negatives of a contrast: leave it out, and "
+                "set cache_chunk_size, by which a batch needs the memory of one chunk."
+            )
         if self.tokens_per_batch is not None and self.per_device_train_batch_size != 8:
             logger.warning(
                 "per_device_train_batch_size (%d) has no effect: tokens_per_batch (%d) takes its "

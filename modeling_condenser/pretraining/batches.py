@@ -20,7 +20,7 @@ class TokenBudgetBatches(BatchSampler):
     batches are omitted; missing ones come from a second order of all blocks.
 
     A batch has at most as many blocks as the fullest one of the first order, so that packed batches
-    can be filled to one shape.
+    can be filled to one shape, for which torch.compile compiles once.
 
     `lengths` are the tokens of each block, (N,), with special ones.
     """

@@ -22,6 +22,7 @@ from datasets import Dataset, Features, List, Value
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
+from modeling_condenser.collection.rows import join_halves
 from modeling_condenser.collection.sentences import sentence_starts
 
 from .collator import special_frame, strip_special, text_length
@@ -32,7 +33,7 @@ _CHUNK = 256  # documents that are tokenized together, if they are short
 # What is held at once is bounded by its size: texts differ in length by a factor of a million.
 _CHUNK_CHARACTERS, _READ_BYTES = 1_000_000, 16_000_000
 _FINGERPRINTED = 4096  # blocks in a step of the fingerprint, which depends on it
-_VERSION = 3  # to increase when the same documents give other blocks
+_VERSION = 4  # to increase when the same documents give other blocks
 
 
 @dataclass
@@ -177,7 +178,7 @@ def read_text(text: Any) -> str:
     if text is not None and not isinstance(text, str | int | float):
         raise ValueError(f"A text is {text!r:.60}, expected one string a row.")
     is_missing = text is None or text != text  # NaN is not itself
-    return "" if is_missing else str(text)
+    return "" if is_missing else join_halves(str(text))
 
 
 def _cut_text(text: str) -> Iterator[str]:

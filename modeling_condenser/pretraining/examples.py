@@ -139,7 +139,7 @@ def make_examples(
         batches = TokenBudgetBatches(
             (lengths + n_special).clip(max=arguments.max_length),
             arguments.tokens_per_batch,
-            seed=arguments.seed,
+            seed=_order_seed(arguments),
             n_processes=arguments.world_size,
         )
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
@@ -210,14 +210,19 @@ def make_stream(
         make_builder(tokenizer, arguments, rows),
         batch_size=arguments.train_batch_size,
         tokens_per_batch=arguments.tokens_per_batch,
+        of_one_shape=arguments.torch_compile,
         n_accumulated=arguments.gradient_accumulation_steps,
         rank=arguments.process_index,
         n_processes=arguments.world_size,
         n_workers=arguments.dataloader_num_workers,
         most_lanes=arguments.stream_lanes,
         buffer=arguments.stream_buffer,
-        seed=arguments.seed,
+        seed=_order_seed(arguments),
     )
+
+
+def _order_seed(arguments: CondenserTrainingArguments) -> int:
+    return arguments.seed if arguments.data_seed is None else arguments.data_seed
 
 
 def fingerprint_start(model: Any) -> str:

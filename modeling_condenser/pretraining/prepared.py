@@ -6,7 +6,9 @@ operation of torch, whose time limit a long preparation would exceed.
 """
 
 import logging
+import os
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from .data import BlockBuilder, build_blocks, fingerprint_blocks, read_text
 
 logger = logging.getLogger(__name__)
 
+_MANY_DOCUMENTS, _MOST_PROCESSES = 50_000, 8
 _BLOCKS, _RECORD, _KEPT = "blocks.arrow", "record.json", "kept.npy"
 
 
@@ -57,22 +60,25 @@ def prepare(
 ) -> Prepared:
     """Cut text into blocks, or open what was cut of this text before.
 
-    For pairs, one of equal documents is kept, and one of equal texts. When text is cut, a warning
-    says if the tokenizer does not know it.
+    For pairs, one of equal documents is kept, and one of equal texts. Warnings, also of text that
+    was cut before, say what is left out, and if the tokenizer does not know the text.
 
     Args:
         rows: of `as_rows`; those in memory are cut in memory.
         builder: cuts them.
         folder: holds a folder for each text; several nodes need one that all of them see. By
             default `default_folder`.
-        num_proc: processes that cut.
+        num_proc: processes that cut; by default one, and for much text up to eight.
 
     Raises:
         ValueError: there is no text, or none of which a pair can be made.
     """
+    if num_proc is None and len(rows) >= _MANY_DOCUMENTS:
+        num_proc = min(os.cpu_count() or 1, _MOST_PROCESSES)
     if not rows.cache_files:
-        blocks, kept, counts = _cut(rows, builder, None, num_proc)
-        return Prepared(blocks if kept is None else blocks.select(kept), counts)
+        blocks, kept, record = _cut(rows, builder, None, num_proc)
+        _warn(record, builder)
+        return Prepared(blocks if kept is None else blocks.select(kept), record["counts"])
     text = (rows._fingerprint, file_states_of(rows))
     key = Hasher.hash((*text, builder.fingerprint, builder.for_pairs))
     place = Path(folder or default_folder(), key)
@@ -80,15 +86,24 @@ def prepare(
         with lock(place):
             if not (place / _RECORD).is_file():
                 with atomic_folder(place) as new:
-                    _, kept, counts = _cut(rows, builder, str(new / _BLOCKS), num_proc)
+                    _, kept, record = _cut(rows, builder, str(new / _BLOCKS), num_proc)
                     if kept is not None:
                         np.save(new / _KEPT, kept)
-                    write_json(new / _RECORD, {"counts": counts})
+                    write_json(new / _RECORD, record)
     parts = [Dataset.from_file(str(file)) for file in sorted(place.glob("*.arrow"))]
     blocks = concatenate_datasets(parts)
     if (place / _KEPT).is_file():
         blocks = blocks.select(np.load(place / _KEPT, mmap_mode="r"))
-    return Prepared(blocks, read_json(place / _RECORD, {})["counts"], place)
+    record = read_json(place / _RECORD, {})
+    _warn(record, builder)
+    return Prepared(blocks, record["counts"], place)
+
+
+def _warn(record: dict[str, Any], builder: BlockBuilder) -> None:
+    """Log what is left out, and whether the tokenizer does not know the text."""
+    warn_of_unknown(builder.tokenizer, **record["tokens"])
+    for number, of, what in record["left_out"]:
+        logger.warning("%d of %d %s and are left out.", number, of, what)
 
 
 def lock(place: Path) -> FileLock:
@@ -100,8 +115,10 @@ def lock(place: Path) -> FileLock:
 def _cut(
     rows: Dataset, builder: BlockBuilder, file: str | None, num_proc: int | None
 ) -> tuple[Dataset, np.ndarray | None, dict[str, Any]]:
-    """All blocks, the numbers of those that are kept (None for all), and counts."""
+    """All blocks, the numbers of those that are kept (None for all), and counts and warnings."""
+    left_out: list[tuple[int, int, str]] = []
     if builder.for_pairs and (is_copy := find_copies(rows, "text")).any():
+        left_out.append((int(is_copy.sum()), len(rows), "documents are copies"))
         rows = rows.select(np.flatnonzero(~is_copy))
     blocks = build_blocks(rows, builder, file=file, num_proc=num_proc)
     n_unknown = n_tokens = 0
@@ -109,21 +126,20 @@ def _cut(
         tokens = chunk.flatten().to_numpy()
         n_unknown += int(np.sum(tokens == builder.tokenizer.unk_token_id))
         n_tokens += len(tokens)
-    warn_of_unknown(builder.tokenizer, n_unknown=n_unknown, n_tokens=n_tokens, n_texts=len(blocks))
     counts: dict[str, Any] = {"n_documents": len(rows)}
     chosen, kept = blocks, None
     if builder.for_pairs:
         n_left_out = len(rows) - len(blocks.unique("document"))
         counts["n_documents_left_out"] = n_left_out
         if n_left_out:
-            logger.warning(
-                "%d of %d documents cannot be cut in two and are left out.", n_left_out, len(rows)
-            )
+            left_out.append((n_left_out, len(rows), "documents cannot be cut in two"))
         if (is_copy := find_copies(blocks, "input_ids")).any():
+            left_out.append((int(is_copy.sum()), len(blocks), "texts are copies"))
             kept = np.flatnonzero(~is_copy)
             chosen = blocks.select(kept)
     counts |= {"n_blocks": len(chosen), "blocks_sha256": fingerprint_blocks(chosen)}
-    return blocks, kept, counts
+    tokens = {"n_unknown": n_unknown, "n_tokens": n_tokens, "n_texts": len(blocks)}
+    return blocks, kept, {"counts": counts, "tokens": tokens, "left_out": left_out}
 
 
 def find_copies(rows: Dataset, column: str) -> np.ndarray:
@@ -133,11 +149,10 @@ def find_copies(rows: Dataset, column: str) -> np.ndarray:
     """
     hashes = array("q")
     for batch in rows.select_columns(column).with_format("arrow").iter(batch_size=1000):
-        for number, value in enumerate(batch[column].to_pylist(), start=len(hashes)):
-            content = read_text(value).strip() if column == "text" else tuple(value)
-            hashes.append(hash(content or number))
-    is_copy = pd.Series(hashes).duplicated().to_numpy()
-    if is_copy.any():
-        what = "documents" if column == "text" else "texts"
-        logger.warning("%d of %d %s are copies and are left out.", is_copy.sum(), len(rows), what)
-    return is_copy
+        values = batch[column].combine_chunks()
+        contents: Iterable[Any] = (read_text(value).strip() for value in values.to_pylist())
+        if column != "text":
+            ids, starts = values.flatten().to_numpy(), values.value_lengths().to_numpy().cumsum()
+            contents = (part.tobytes() for part in np.split(ids, starts[:-1]))
+        hashes.extend(hash(each or number) for number, each in enumerate(contents, len(hashes)))
+    return pd.Series(hashes).duplicated().to_numpy()

@@ -24,7 +24,7 @@ from .examples import make_builder
 from .objectives import HEAD_SETTINGS, OBJECTIVES
 from .prepared import default_folder, lock, prepare
 from .rows import as_rows
-from .trainer import CondenserTrainer
+from .trainer import CondenserTrainer, check_one_device
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ def pretrain(
         settings["encoder_config"] = read_config_file(file)  # for the run's record
 
     def make_trainer(recipe: PretrainingRecipe, arguments: Any) -> CondenserTrainer:
+        check_one_device(arguments)  # before model and text are read
         tokenizer = None  # that of the encoder
         if recipe.tokenizer is not None:
             tokenizer = AutoTokenizer.from_pretrained(find_model_folder(recipe.tokenizer))
@@ -107,6 +108,8 @@ def prepare_blocks(**settings: Any) -> Path:
     Returns:
         The folder of the blocks.
     """
+    # The machine that cuts the text needs no GPU, which this setting is of.
+    settings = {name: value for name, value in settings.items() if name != "tf32"}
     recipe, arguments = parse_settings(settings, PretrainingRecipe, CondenserTrainingArguments)
     folder = find_model_folder(recipe.tokenizer or recipe.encoder)
     tokenizer = AutoTokenizer.from_pretrained(folder)

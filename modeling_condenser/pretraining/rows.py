@@ -5,6 +5,7 @@ Both have a column `text`, or `input_ids` where they were tokenized before.
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -83,7 +84,17 @@ def _read_columns(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _read_streamed(row: Mapping[str, Any]) -> dict[str, str]:
-    return {"text": read_text(row.get("text"))}
+    """The text of a row; none if it has another type, which must not end a long training."""
+    try:
+        return {"text": read_text(row.get("text"))}
+    except ValueError:
+        _warn_of_type(type(row["text"]).__name__)
+        return {"text": ""}
+
+
+@cache
+def _warn_of_type(name: str) -> None:
+    logger.warning("The stream has rows whose text is a %s: such rows are left out.", name)
 
 
 def _has_text(row: Mapping[str, str]) -> bool:
@@ -124,8 +135,10 @@ def _choose_columns(rows: Any, name: str) -> Any:
         )
     rows = rows.with_format(None)
     columns = rows.column_names
-    if columns is None:  # of a stream
-        columns = list(next(iter(rows), {}))
+    if isinstance(rows, IterableDataset):
+        first: Mapping[str, Any] = next(iter(rows), {})
+        columns = list(first)
+        read_text(first.get("text"))  # else all rows would be left out
     if not columns:
         raise ValueError(f"{name} is empty.")
     if "text" in columns and isinstance(rows, IterableDataset):

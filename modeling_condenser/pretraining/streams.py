@@ -45,6 +45,8 @@ class BlockStream(torch.utils.data.IterableDataset):
         builder: cuts documents into blocks, or into texts of which pairs are made.
         batch_size: blocks or pairs of a process in a batch.
         tokens_per_batch: tokens at most of a process in a batch, instead.
+        of_one_shape: whether packed batches of a token budget are filled to one shape. A short
+            block then counts as an eighth of the longest, so that their number is bounded.
         n_accumulated: batches that make a step.
         rank, n_processes: of this process, and of all.
         n_workers: of the loader in each process; others would change the order of the blocks.
@@ -68,6 +70,7 @@ class BlockStream(torch.utils.data.IterableDataset):
         *,
         batch_size: int = 1,
         tokens_per_batch: int | None = None,
+        of_one_shape: bool = False,
         n_accumulated: int = 1,
         rank: int = 0,
         n_processes: int = 1,
@@ -81,7 +84,7 @@ class BlockStream(torch.utils.data.IterableDataset):
         self.lanes_a_step, self.least = math.gcd(total, most_lanes), 0
         if tokens_per_batch is not None:
             self.lanes_a_step = _choose_lanes(total, n_shares, most_lanes, longest)
-            self.least = max(longest // _SHORTEST, 1)
+            self.least = max(longest // _SHORTEST, 1) if of_one_shape else 1
         if self.lanes_a_step % n_shares:
             raise ValueError(
                 f"The stream has {self.lanes_a_step} lanes for a batch over all processes of "
@@ -94,7 +97,7 @@ class BlockStream(torch.utils.data.IterableDataset):
         self.n_workers = max(n_workers, 1)
         self.n_lanes = self.lanes_a_step * self.n_workers
         self.capacity = total // self.lanes_a_step  # of a lane in each step: blocks or tokens
-        self.tokens_per_batch = tokens_per_batch
+        self.tokens_per_batch, self.of_one_shape = tokens_per_batch, of_one_shape
         if self.least and self.capacity < longest:
             raise ValueError(
                 f"tokens_per_batch is {tokens_per_batch}, of which each of the "
@@ -153,8 +156,8 @@ class BlockStream(torch.utils.data.IterableDataset):
         return range(first, first + size)
 
     def shape(self, masked_shares: Mapping[str, float]) -> BatchShape | None:
-        """The shape of all packed batches, if they have a token budget (`make_shape`)."""
-        if self.tokens_per_batch is None:
+        """The shape of all packed batches, if they have one (`make_shape`)."""
+        if self.tokens_per_batch is None or not self.of_one_shape:
             return None
         n_lanes = self.lanes_a_step // (self.n_accumulated * self.n_processes)
         most_blocks = n_lanes * (self.capacity // self.least)
@@ -169,6 +172,13 @@ class BlockStream(torch.utils.data.IterableDataset):
         if n_shards % self.n_lanes == 0 or n_shards >= _MANY_SHARDS * self.n_lanes:
             documents = documents.shard(self.n_lanes, number, contiguous=False)
         else:
+            if number == 0 and self.n_lanes > 1:
+                logger.warning(
+                    "The stream has %d parts (files) for %d lanes, so each lane reads all of them "
+                    "and keeps its share. A multiple of %d files, or at least %d, are read once; "
+                    "stream_lanes times workers is the number of lanes.",
+                    *(n_shards, self.n_lanes, self.n_lanes, _MANY_SHARDS * self.n_lanes),
+                )
             # Splitting alone would share the state of the parts that the stream is made of.
             documents = documents.shard(1, 0)
             documents = split_dataset_by_node(documents, rank=number, world_size=self.n_lanes)
@@ -197,6 +207,7 @@ class BlockStream(torch.utils.data.IterableDataset):
         """What the order of the blocks depends on, beside the documents and the seed."""
         unit = "tokens" if self.least else "blocks"
         names = {"lanes": self.n_lanes, f"{unit} of a lane in a step": self.capacity}
+        names |= {"tokens of a block at least": self.least} if self.least > 1 else {}
         return {**names, "blocks that are shuffled together": self.window}
 
     def save(self, folder: Path) -> None:
@@ -223,7 +234,9 @@ class BlockStream(torch.utils.data.IterableDataset):
                     "stream_buffer and dataloader_num_workers as for that run."
                 )
             for lane, place in places.items():
-                self.places[int(lane)] = Place(*place)
+                # After an earlier resume, other processes have an old place of the lane, too.
+                known = self.places.get(int(lane), Place())
+                self.places[int(lane)] = max(known, Place(*place), key=lambda each: each.n_blocks)
         if n_steps and not self.places:
             raise ValueError(f"{folder} holds no places in the stream: start again.")
 

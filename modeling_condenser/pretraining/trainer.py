@@ -193,7 +193,7 @@ class CondenserTrainer(ResumableTrainer):
         filled: Any = data if isinstance(data, BlockStream) else self.batches
         if filled is None:
             return super().get_train_dataloader()
-        if collator.packed:
+        if collator.packed and self.args.torch_compile:  # which compiles once for each shape
             collator = partial(collator, shape=filled.shape(collator.masked_shares))
         if isinstance(data, BlockStream):  # the batches of this process: nothing to distribute
             return DataLoader(data, batch_size=None, collate_fn=StreamCollator(collator), **options)
@@ -373,6 +373,15 @@ class CondenserTrainer(ResumableTrainer):
         return {**settings, **super().script_settings()}
 
 
+def check_one_device(args: TrainingArguments) -> None:
+    """Raise a ValueError if one process would train on several GPUs."""
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"One process sees {args.n_gpu} GPUs, but a batch is for one: start a process for each "
+            "with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
+        )
+
+
 def _check(trainer: Any, model: Any, args: CondenserTrainingArguments) -> None:
     """Raise a ValueError for what the objective and this trainer do not support."""
     if args.label_smoothing_factor:
@@ -385,11 +394,7 @@ def _check(trainer: Any, model: Any, args: CondenserTrainingArguments) -> None:
             f"neftune_noise_alpha is {args.neftune_noise_alpha}, but the noise of NEFTune depends "
             "on the length of a row, which holds many blocks or padding: leave it out."
         )
-    if args.n_gpu > 1:
-        raise ValueError(
-            f"One process sees {args.n_gpu} GPUs, but a batch is for one: start a process for each "
-            "with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
-        )
+    check_one_device(args)
     objective = OBJECTIVES[args.objective]
     is_ours = hasattr(model, "condenser")  # by name: remote code has classes of its own
     fits_model = is_ours and hasattr(model, "run_head") == objective.has_head

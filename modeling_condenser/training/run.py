@@ -35,6 +35,17 @@ class LossBar(ProgressCallback):
             self.training_bar.set_postfix_str(f"loss {float(logs['loss']):.3f}", refresh=False)
 
 
+class WrittenLog(TrainerCallback):
+    """Writes the log to a file at each entry."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            write_json(self.file, state.log_history)
+
+
 class Pace(TrainerCallback):
     """Logs the intervals of log entries and checkpoints; if timed, saves every five minutes."""
 
@@ -120,6 +131,7 @@ def run_training(
         logger.info("%s is finished. `condenser push` publishes it.", run_folder)
         return model_folder
     trainer.add_callback(Pace(is_timed=is_timed))
+    trainer.add_callback(WrittenLog(run_folder / LOG_FILE))
     if trainer.pop_callback(ProgressCallback):
         trainer.add_callback(LossBar)
     trainer.train(arguments.resume_from_checkpoint)

@@ -32,6 +32,7 @@ from modeling_condenser.files.run_folder import (
     last_checkpoint,
     read_run,
     start_run,
+    stored_settings,
 )
 from modeling_condenser.publishing.card import write_card
 from modeling_condenser.publishing.provenance import Stage, describe_stage
@@ -132,16 +133,21 @@ class ResumableTrainer(Trainer):
         Args:
             resume_from_checkpoint: by default, the run in `output_dir` is continued if it has the
                 same settings, start and data, and another one refused once it has a checkpoint or a
-                model. True or a folder continues a checkpoint of the same
-                start and data, whatever its settings; False removes the checkpoints of `output_dir`
-                and starts again.
+                model. True or a folder continues a checkpoint of the same start and data, whatever
+                its settings (one elsewhere only until `output_dir` has a checkpoint of its own);
+                False removes the checkpoints of `output_dir` and starts again.
             **kwargs: for `Trainer.train`.
 
         Raises:
-            ValueError: `output_dir` holds another run, a checkpoint holds the model only, or there
-                was nothing to train on.
+            ValueError: `output_dir` holds another run, a checkpoint holds the model only, this
+                trainer cannot start again, or there was nothing to train on.
             FileNotFoundError: there is no complete checkpoint, but True was given.
         """
+        if resume_from_checkpoint is False and self.state.global_step:
+            raise ValueError(
+                "This trainer has trained its model already: to start again, make both anew, and "
+                "call train(resume_from_checkpoint=False)."
+            )
         self.check_processes()
         with self.args.main_process_first(desc="finding the checkpoint"):
             checkpoint = self._find_checkpoint(resume_from_checkpoint)
@@ -189,21 +195,23 @@ class ResumableTrainer(Trainer):
             for older in all_checkpoints(folder):
                 logger.warning("Starting again: removing %s.", older)
                 shutil.rmtree(older)
+        named = Path(resume) if isinstance(resume, str | Path) else None
+        if self.settings is None and is_first and named and not stored_settings(folder):
+            start_run(folder, self.run_settings, self.data_hash, batch=self.global_batch)
         if not resume and self.settings is None and is_first:  # in a script
             has_result = last_checkpoint(folder) is not None or (folder / MODEL_FOLDER).is_dir()
             claim = claim_run_folder if has_result and resume is None else start_run
             claim(folder, self.run_settings, self.data_hash, batch=self.global_batch)
         if resume is False:
             return None
-        if isinstance(resume, str | Path):
-            checkpoint: Path | None = Path(resume)
-            if not is_complete(Path(resume)):
+        checkpoint = last_checkpoint(folder)
+        if named and (checkpoint is None or named.resolve().parent == folder.resolve()):
+            checkpoint = named
+            if not is_complete(named):
                 raise FileNotFoundError(
                     f"resume_from_checkpoint is {str(resume)!r}, which is no complete checkpoint: "
                     "name a folder such as checkpoint-500, or leave it out to continue the run."
                 )
-        else:
-            checkpoint = last_checkpoint(folder)
         if checkpoint is None and resume:
             raise FileNotFoundError(f"{folder} has no complete checkpoint to resume.")
         record = read_run(checkpoint.parent) if checkpoint else {}

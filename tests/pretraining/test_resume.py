@@ -105,6 +105,23 @@ def test_the_same_run_is_continued_and_false_starts_again(make, tmp_path):
     )
     assert again == expected
     make(max_steps=1, learning_rate=0.05).train()  # the folder now belongs to this run
+    with pytest.raises(ValueError, match="has trained its model already: .* make both anew"):
+        first.train(resume_from_checkpoint=False)
+
+
+def test_a_run_that_begins_at_the_checkpoint_of_another_is_continued_in_its_own_folder(
+    make, tmp_path, caplog
+):
+    make().train()
+    first = str(tmp_path / "run/checkpoint-1")
+    settings = {"name": "branch", "max_steps": 4, "gradient_checkpointing": True}
+    with interrupted_at(3):
+        make(**settings).train(resume_from_checkpoint=first)
+    for resume in (first, None):  # the same call again, and a plain one
+        caplog.clear()
+        assert make(**settings).train(resume_from_checkpoint=resume).global_step == 4
+        assert f"Resuming from {tmp_path / 'branch'}" in caplog.text
+    assert make(**settings).train(resume_from_checkpoint=str(tmp_path / "branch/checkpoint-2"))
 
 
 def test_true_and_a_named_checkpoint_may_have_other_settings_but_not_other_data(

@@ -104,6 +104,18 @@ def test_streams_of_every_kind_give_one_training(make_trainer, texts, tmp_path, 
     assert "again until max_steps" not in caplog.text  # three batches are a part of the texts
 
 
+def test_a_row_of_another_type_does_not_end_a_stream_and_half_a_character_no_training(
+    make_trainer, texts, caplog
+):
+    odd = [{"text": ["a", "b"]}, {"text": {"a": 1}}, {"text": 7}]
+    rows = [*({"text": text} for text in texts[:20]), *odd, {"text": "so \ud83d many"}] * 3
+    stream = IterableDataset.from_generator(partial(iter, rows))
+    assert len(losses_of(make_trainer(stream, name="a", max_steps=9))) == 9
+    for kind in ("list", "dict"):
+        assert caplog.text.count(f"rows whose text is a {kind}: such rows are left out") == 1
+    make_trainer([*texts[:20], "so \ud83d many"], name="b").train()
+
+
 def test_rows_without_text_are_left_out(make_trainer, texts):
     rows: list[Any] = []
     for text in texts[:50]:

@@ -112,7 +112,7 @@ def test_the_first_epoch_holds_each_block_of_the_documents_once_in_another_order
 
 
 def test_batches_of_a_token_budget_are_nearly_full_and_fit_one_shape(make, collator):
-    stream = make(by_tokens=True, tokens_per_batch=1000)
+    stream = make(by_tokens=True, tokens_per_batch=1000, of_one_shape=True)
     assert stream.n_lanes == 2  # of 8, so that each can be filled well
     shape = stream.shape(collator.masked_shares)
     filled, shapes = [], set()
@@ -123,12 +123,22 @@ def test_batches_of_a_token_budget_are_nearly_full_and_fit_one_shape(make, colla
     assert max(filled) <= 1000 and sum(filled) > 0.95 * 1000 * 30
     [sizes] = shapes
     assert dict(sizes)["input_ids"] == (1, 1024)
+    assert make(by_tokens=True).shape(collator.masked_shares) is None
     few = make(by_tokens=True, tokens_per_batch=48, most_lanes=1)
     assert {len(batch) for batch in islice(few, 30)} <= {1, 2, 3, 4}
     with pytest.raises(
         ValueError, match="1 lanes of a batch has 31 tokens, but a block may have 32"
     ):
         make(by_tokens=True, tokens_per_batch=31, most_lanes=1)
+
+
+def test_batches_of_very_short_documents_are_full_unless_they_have_one_shape(tokenizer):
+    builder = BlockBuilder(tokenizer, max_length=128)
+    rows = IterableDataset.from_generator(lambda: ({"text": "The."} for _ in range(4000)))
+    for of_one_shape, n_blocks in ((False, 2048 // 4), (True, 2048 // 16)):
+        size = {"tokens_per_batch": 2048, "of_one_shape": of_one_shape}
+        stream = BlockStream(rows, builder, most_lanes=1, **size)
+        assert len(next(iter(stream))) == n_blocks
 
 
 def test_a_stream_that_the_tokenizer_does_not_know_is_named(make, texts, caplog):
@@ -209,6 +219,37 @@ def test_a_stream_is_continued_exactly_also_by_another_number_of_processes(
     assert any(epoch > 0 for epoch, *_ in places)
 
 
+def test_a_stream_that_is_resumed_twice_continues_at_the_second_place(make, texts, tmp_path):
+    """Each process also knows the first places of the other's lanes."""
+    reads = []
+
+    def documents(shards: list[int]) -> Iterator[dict[str, str]]:
+        for shard in shards:
+            for text in texts[:8]:
+                reads.append(shard)
+                yield {"text": text}
+
+    def train(rank: int, folder: Path | None, first: int, last: int, saved: Path) -> None:
+        rows = IterableDataset.from_generator(documents, gen_kwargs={"shards": [*range(64)]})
+        stream = make(rows, split=(2, 1), rank=rank, buffer=8)
+        stream.load(folder, first)
+        for batch in islice(stream, last):
+            stream.places |= dict(e[PLACES] for e in batch or () if PLACES in e)
+        saved.mkdir(exist_ok=True)
+        stream.save(saved)
+
+    for rank in (1, 0):
+        train(rank, None, 0, 20, tmp_path / "1")
+    for rank in (1, 0):
+        train(rank, tmp_path / "1", 20, 150, tmp_path / "2")
+    n_read = []
+    for rank in (0, 1):
+        reads.clear()
+        train(rank, tmp_path / "2", 150, 151, tmp_path / "3")
+        n_read.append(len(reads))
+    assert max(n_read) < 1.5 * min(n_read)
+
+
 def test_a_resumed_lane_does_not_read_what_came_before_its_window(make, texts, tmp_path):
     reads = []
 
@@ -250,7 +291,7 @@ def test_other_lanes_and_processes_that_do_not_divide_them_are_refused(make, tmp
 
 
 @pytest.mark.parametrize("n_files", [8, 11])
-def test_documents_of_many_files_are_read_equally_often(make, tmp_path, n_files):
+def test_documents_of_many_files_are_read_equally_often(make, tmp_path, n_files, caplog):
     (tmp_path / "n").mkdir()
     for i in range(n_files):
         lines = [json.dumps({"text": f"river {i} museum {n}"}) for n in range(20)]
@@ -261,6 +302,8 @@ def test_documents_of_many_files_are_read_equally_often(make, tmp_path, n_files)
     n_read = Counter(ids for batch in batches for ids, _ in content(batch))
     assert set(n_read.values()) <= {1, 2, 3} and len(n_read) == 20 * n_files
     assert not stream._is_uneven
+    is_split = "and keeps its share" not in caplog.text
+    assert is_split == (n_files == 8)
 
 
 def test_files_of_unequal_sizes_are_reported(make, tmp_path, texts, caplog):

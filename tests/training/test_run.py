@@ -59,6 +59,7 @@ def test_stated_intervals_are_kept(train, tmp_path):
 def test_a_resumed_run_takes_other_intervals(train, tmp_path):
     with interrupted_at(9):
         train(max_steps=16)
+    assert [entry["step"] for entry in read_log(tmp_path / "run")] == [*range(1, 10)]
     assert max(steps_of(tmp_path / "run")) < 9
     train(max_steps=16, save_steps=3, save_total_limit=9, logging_steps=4)
     assert {9, 12, 15, 16} <= {*steps_of(tmp_path / "run")}
