@@ -29,6 +29,7 @@ from . import markdown
 from .provenance import (
     ADAPTATION,
     FINETUNING,
+    IN_MEMORY,
     LOCAL,
     PRETRAINING,
     EvaluationResult,
@@ -225,6 +226,8 @@ def link(name: object, kind: str = "") -> str:
     text = str(name)
     if hub_name(text):
         return f"[{markdown.escape(text)}](https://huggingface.co/{kind}{hub_name(text)})"
+    if text == IN_MEMORY:
+        return f"{text} (its origin is not recorded)"
     if text.startswith(LOCAL):
         place = text.removeprefix(LOCAL)
         return (

@@ -42,6 +42,7 @@ PRETRAINING, FINETUNING, ADAPTATION = "Pre-training", "Fine-tuning", "Adaptation
 
 # A token of the Hub, or the login in an address.
 SECRET = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}|(?<=://)[^\s/:@\"']+:[^\s/@\"']{3,}@")
+IN_MEMORY = "a model in memory"  # as the encoder of a training
 LOCAL = "local: "  # before the name of a folder, or the ending of files, of this machine
 # Names of settings that are secrets, or folders of this machine.
 _LEFT_OUT = re.compile(
