@@ -7,11 +7,14 @@ from difflib import get_close_matches
 from operator import attrgetter
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig, __version__
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
+
+if not hasattr(PreTrainedConfig, "__post_init__"):  # else a KeyError would be the first sign
+    raise ImportError(f"This is transformers {__version__}; a Condenser needs 5.4 or later.")
 
 # The encoders that tests/backbones covers. CONTRIBUTING.md says how to add another, which must meet
 # these conditions:

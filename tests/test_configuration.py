@@ -1,9 +1,11 @@
 """CondenserConfig: what it accepts, refuses, and keeps through a file."""
 
-import pytest
-from transformers import AutoConfig, RobertaConfig
+import runpy
 
-from modeling_condenser import CondenserConfig
+import pytest
+from transformers import AutoConfig, PreTrainedConfig, RobertaConfig
+
+from modeling_condenser import CondenserConfig, configuration_condenser
 
 
 def test_defaults_are_the_papers():
@@ -40,6 +42,12 @@ def test_a_saved_config_comes_back_equal_through_the_auto_class(tmp_path):
 def test_a_setting_that_does_not_fit_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         CondenserConfig(**settings)
+
+
+def test_transformers_before_5_4_is_refused(monkeypatch):
+    monkeypatch.delattr(PreTrainedConfig, "__post_init__")
+    with pytest.raises(ImportError, match="a Condenser needs 5.4 or later"):
+        runpy.run_path(configuration_condenser.__file__)
 
 
 @pytest.mark.parametrize("changes", [{"skip_from": 99}, {"pooling": "max"}])

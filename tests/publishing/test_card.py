@@ -167,6 +167,7 @@ def test_a_checkpoints_card_names_its_parts_and_the_code_that_it_executes(
     folder = Path(shutil.copytree(bert_run / "model", tmp_path / "checkpoint"))
     write_card(folder)
     text = (folder / "README.md").read_text()
+    assert "This needs transformers 5.4 or later" in text
     assert "executes the code in this repository (`configuration_condenser.py`, " in text
     assert "from the encoder's CLS vector and its tokens after layer 2, so that" in text
     change_json(folder / "config.json", architectures=["CondenserForMaskedLM"])
