@@ -140,9 +140,10 @@ class CondenserConfig(PreTrainedConfig):
         return super().from_dict({**config_dict, **changes}, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of a config.json, without the path of the original encoder."""
+        """The content of a config.json, without path and code of the original encoder."""
         content = super().to_dict()
-        content["encoder_config"].pop("_name_or_path", None)
+        for name in ("_name_or_path", "auto_map"):
+            content["encoder_config"].pop(name, None)
         return content
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Any:

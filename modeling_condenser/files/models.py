@@ -19,7 +19,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .hub import fetch
-from .run_folder import MODEL_FOLDER, chosen_checkpoint, read_json
+from .run_folder import MODEL_FOLDER, chosen_checkpoint, read_json, write_json
 from .settings import parse_settings
 
 if TYPE_CHECKING:
@@ -128,6 +128,15 @@ def refuse_modules(folder: Path) -> None:
                 f"{folder / MODULES_FILE} names {module['type']}, which is code of others: it is "
                 "not executed. Use sentence-transformers itself, with trust_remote_code."
             )
+
+
+def drop_code_names(folder: Path) -> None:
+    """Remove `auto_map` from the configurations of a model, whose code is not copied with it."""
+    for path in module_paths(folder):
+        for name in (CONFIG_FILE, "tokenizer_config.json"):
+            content = read_json(folder / path / name, {})
+            if content.pop("auto_map", None) is not None:
+                write_json(folder / path / name, content)
 
 
 def find_weights(folder: Path) -> Path | None:

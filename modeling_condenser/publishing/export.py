@@ -17,6 +17,7 @@ from modeling_condenser.files.models import (
     INT8_FILE,
     LENGTHS,
     EncodingContract,
+    drop_code_names,
     find_model_folder,
     is_checkpoint,
     quiet_loading,
@@ -91,6 +92,7 @@ def export(**settings: Any) -> Path:
             _write_backbone(partial, source, recipe.contract)
         else:
             shutil.copytree(source, partial, dirs_exist_ok=True)
+            drop_code_names(partial)
         if (out / CARD_FILE).is_file():  # a person's own text in it is kept
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
         if recipe.onnx:

@@ -30,6 +30,7 @@ from modeling_condenser.files.models import (
     INT8_FILE,
     MAP_FOLDER,
     QUERY_FOLDER,
+    drop_code_names,
     find_weights,
     is_checkpoint,
 )
@@ -139,6 +140,8 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
         shutil.copytree(source.resolve(), staging, ignore=without, copy_function=os.symlink)
         if is_checkpoint(staging):
             _renew_code(staging)
+        else:
+            drop_code_names(staging)
         changes = {"license": recipe.license, "language": recipe.language}
         metadata = {name: value for name, value in changes.items() if value}
         write_card(staging, name=recipe.name, metadata=metadata)
