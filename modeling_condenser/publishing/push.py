@@ -27,7 +27,6 @@ from transformers.dynamic_module_utils import get_relative_import_files
 import modeling_condenser.modeling_condenser
 from modeling_condenser.files.models import (
     CONFIG_FILE,
-    INT8_FILE,
     MAP_FOLDER,
     QUERY_FOLDER,
     drop_code_names,
@@ -47,11 +46,13 @@ logger = logging.getLogger(__name__)
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 # Of a training, which a published model does not need.
 _TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json".split()
-_TRAINING_STATE += ["training_args.bin"]
+_TRAINING_STATE += ["training_args.bin", "stream-*.json"]
 # Of an earlier commit: weights, which would be loaded in place of the new ones, and results.
-_STALE = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model*", INT8_FILE]
+_STALE = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model*"]
+_STALE += ["tf_model*.h5", "flax_model*.msgpack", "model*.onnx*", "onnx/*.onnx*"]
+_STALE += ["openvino_model*", "openvino/openvino_model*"]
 _STALE += [f"{QUERY_FOLDER}/*", f"{MAP_FOLDER}/*"]  # of an adapted model
-_STALE += [RESULTS_FILE, f"{RUNS_FOLDER}/*.trec.gz", "encoding_contract.json", *_TRAINING_STATE]
+_STALE += [RESULTS_FILE, f"{RUNS_FOLDER}/*.trec.gz", *_TRAINING_STATE]
 _CHANGING = {"model-index", "base_model", "datasets"}  # metadata of one version of a model
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
 _PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())
@@ -254,7 +255,7 @@ def commit_folder(
         stale = [
             path
             for path in api.list_repo_files(name, revision=revision)
-            if path not in files and any(fnmatch(path, pattern) for pattern in _STALE)
+            if path not in files and _is_stale(path)
         ]
         # `upload_folder` makes several commits of a large folder.
         return api.create_commit(
@@ -268,6 +269,13 @@ def commit_folder(
         )
     except (_HTTP_ERROR, ConnectionError, TimeoutError, RuntimeError) as error:  # Xet's, too
         raise OSError(f"Cannot push to {name}: {error}") from error
+
+
+def _is_stale(path: str) -> bool:
+    """Whether a file of the Hub is of the model, and so of an earlier one if it is not pushed."""
+    in_folders = [pattern for pattern in _STALE if "/" in pattern]
+    patterns = in_folders if "/" in path else _STALE  # `*` matches slashes, too
+    return any(fnmatch(path, pattern) for pattern in patterns)
 
 
 def find_refusals(folder: Path) -> list[str]:
@@ -315,4 +323,7 @@ def find_opening_error(folder: Path) -> str | None:
             cwd=scratch,
             env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": scratch},
         )
-    return process.stdout or process.stderr[-2000:] if process.returncode else None
+    if process.returncode == 0:
+        return None
+    ended = f"the process that opened it ended with the exit status {process.returncode}"
+    return process.stdout or process.stderr[-2000:] or f"{ended} (-9: killed, perhaps for memory)"
