@@ -16,14 +16,16 @@ from huggingface_hub import EvalResult, ModelCardData, RepoCard
 from jinja2 import Environment, FileSystemLoader
 
 from modeling_condenser.files.models import (
+    CONFIG_FILE,
     INT8_FILE,
     STARTER_TITLE,
     EncodingContract,
     is_checkpoint,
+    module_paths,
     read_config,
     states_encoding,
 )
-from modeling_condenser.files.run_folder import MODEL_FOLDER, atomic_file
+from modeling_condenser.files.run_folder import MODEL_FOLDER, atomic_file, read_json
 
 from . import markdown
 from .provenance import (
@@ -113,8 +115,8 @@ def write_card(
         summary=summarize(contract, config, stages),
         metadata=merged,
         config=config,
-        encoder=config if contract else config.get("encoder_config") or {},
         contract=contract,
+        dense_size=_dense_size(folder),
         code_files=sorted(file.name for file in folder.glob("*.py")),
         has_int8=(folder / INT8_FILE).is_file(),
         is_retriever=is_retriever(stages),
@@ -139,6 +141,13 @@ def read_contract(folder: Path) -> EncodingContract | None:
             " name a folder that `condenser export`, `finetune`, `pretrain` or `adapt` wrote."
         )
     return EncodingContract.load(folder)
+
+
+def _dense_size(folder: Path) -> int | None:
+    """The size to which the last dense layer after the encoder maps a vector; None without one."""
+    configs = [read_json(folder / path / CONFIG_FILE, {}) for path in module_paths(folder)]
+    sizes = [config["out_features"] for config in configs if "out_features" in config]
+    return sizes[-1] if sizes else None
 
 
 def read_card(file: Path) -> tuple[dict[str, Any], str]:

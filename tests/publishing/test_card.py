@@ -9,6 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from modeling_condenser.files.models import STARTER_FOLDER, STARTER_TITLE
+from modeling_condenser.files.run_folder import read_json, write_json
 from modeling_condenser.publishing.card import PLACEHOLDER, cite, read_start_metadata, write_card
 from modeling_condenser.publishing.provenance import (
     ADAPTATION,
@@ -123,6 +124,18 @@ def test_the_summary_is_true_of_each_kind_of_start_and_stage(write):
         assert card.data.base_model is None
     assert "AutoModel.from_pretrained" not in card.text  # which would leave out the map
     assert STARTER_TITLE in write(*starter, own).text.partition("### Pre-training\n")[2]
+
+
+def test_the_size_of_a_vector_is_that_of_the_last_dense_layer(write, tmp_path):
+    write(pretraining())
+    folder = tmp_path / "encoder"
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense" / "config.json").write_text('{"in_features": 32, "out_features": 16}')
+    modules = read_json(folder / "modules.json", [])
+    kind = "sentence_transformers.base.modules.dense.Dense"
+    write_json(folder / "modules.json", [*modules, {"path": "2_Dense", "type": kind}])
+    text = write(pretraining()).text
+    assert "(CLS) of the last hidden state, through a dense layer, 16 numbers |" in text
 
 
 def test_broken_metadata_of_a_start_are_left_out(tmp_path, caplog):
