@@ -32,11 +32,13 @@ from .provenance import (
     ADAPTATION,
     FINETUNING,
     IN_MEMORY,
+    KEEPS_START,
     LOCAL,
     PRETRAINING,
     EvaluationResult,
     Stage,
     drop_starter,
+    hub_model,
     hub_name,
     read_provenance,
     read_results,
@@ -206,8 +208,7 @@ def summarize(
         use = " It is not a retriever: export the encoder, and fine-tune that."
     if not stages:
         return f"{kind}. How it was trained is not recorded.{use}"
-    steps = [f"{_VERBS[stage.name]} {describe_objective(stage)}" for stage in stages]
-    made = ", then ".join(dict.fromkeys(steps))
+    made = ", then ".join(dict.fromkeys(map(_describe_step, stages)))
     recipe = stages[0].recipe
     if recipe.get("encoder"):
         start = f"started from {link(recipe['encoder'])} and "
@@ -217,6 +218,13 @@ def summarize(
     if stages[-1].run.get("verdict"):
         verdict = f" Verdict against its start: {markdown.escape(stages[-1].run['verdict'])}."
     return f"{kind}, {start}{made}.{verdict}{use}"
+
+
+def _describe_step(stage: Stage) -> str:
+    objective = describe_objective(stage)
+    if stage.run.get(KEEPS_START):
+        return f"not improved by fine-tuning with {objective} (these are the weights of the start)"
+    return f"{_VERBS[stage.name]} {objective}"
 
 
 def describe_objective(stage: Stage) -> str:
@@ -233,8 +241,8 @@ def describe_objective(stage: Stage) -> str:
 def link(name: object, kind: str = "") -> str:
     """A model or data set (`kind` is "datasets/") of a recipe, as Markdown."""
     text = str(name)
-    if hub_name(text):
-        return f"[{markdown.escape(text)}](https://huggingface.co/{kind}{hub_name(text)})"
+    if on_hub := hub_name(text) if kind else hub_model(text):
+        return f"[{markdown.escape(text)}](https://huggingface.co/{kind}{on_hub})"
     if text == IN_MEMORY:
         return f"{text} (its origin is not recorded)"
     if text.startswith(LOCAL):
@@ -275,7 +283,7 @@ def _metadata(
     for stage in stages:
         stated = stage.recipe.get("language") or stage.run.get("language")
         languages |= {*map(str, markdown.as_list(stated))}
-    starts = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
+    starts = [hub_model(stage.recipe.get("encoder")) for stage in reversed(stages)]
     figures = [
         EvalResult(
             task_type="information-retrieval",

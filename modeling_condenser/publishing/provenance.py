@@ -42,6 +42,7 @@ PRETRAINING, FINETUNING, ADAPTATION = "Pre-training", "Fine-tuning", "Adaptation
 
 # A token of the Hub, or the login in an address.
 SECRET = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}|(?<=://)[^\s/:@\"']+:[^\s/@\"']{3,}@")
+KEEPS_START = "keeps_start"  # in the record of a fine-tuning: the best weights are the start's
 IN_MEMORY = "a model in memory"  # as the encoder of a training
 LOCAL = "local: "  # before the name of a folder, or the ending of files, of this machine
 # Names of settings that are secrets, or folders of this machine.
@@ -50,6 +51,7 @@ _LEFT_OUT = re.compile(
 )
 # Settings that name data, in which a text with an ending is a file.
 _DATA = frozenset({"corpus", "collection", "data", "data_files", "negatives", "path", "queries"})
+_MODELS = ("encoder", "tokenizer")  # settings that name a model
 _NEVER_PATHS = frozenset({"query_prompt", "passage_prompt", "title_separator", "verdict"})
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -120,11 +122,15 @@ def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:
     be private. An address loses its query.
     """
     kept = {str(name): value for name, value in settings.items()}
-    return {
+    published = {
         name: _publishable(value, name)
         for name, value in kept.items()
         if not _LEFT_OUT.search(name)
     }
+    place = str(kept.get("path"))
+    if "data_files" in kept and hub_name(place) and not Path(place).exists():
+        published["data_files"] = kept["data_files"]  # of a data set on the Hub
+    return published
 
 
 def _publishable(value: Any, name: str) -> Any:
@@ -139,7 +145,7 @@ def _publishable(value: Any, name: str) -> Any:
     text = SECRET.sub("…", str(value))
     if name in _NEVER_PATHS:
         return text
-    if name in ("encoder", "tokenizer") and resolve_encoder_name(text) == str(STARTER_FOLDER):
+    if name in _MODELS and resolve_encoder_name(text) == str(STARTER_FOLDER):
         return STARTER_TITLE
     if "://" in text and not text.startswith("file:"):
         return text.partition("?")[0]
@@ -148,11 +154,13 @@ def _publishable(value: Any, name: str) -> Any:
     path = PureWindowsPath(text)  # Windows' rules accept both kinds of slashes
     if re.search(r"[/\\]", text):
         is_path = hub_name(text) is None or Path(text).exists()
+    elif name in _MODELS:
+        is_path = Path(text).is_dir()
     else:
         is_path = name in _DATA and (path.suffix != "" or Path(text).exists())
     if not is_path:
         return text
-    is_file = path.suffix != "" and not Path(text).is_dir() and name not in ("encoder", "tokenizer")
+    is_file = path.suffix != "" and not Path(text).is_dir() and name not in _MODELS
     return f"{LOCAL}*{path.suffix}" if is_file else f"{LOCAL}{path.name}"
 
 
@@ -160,6 +168,12 @@ def hub_name(text: object) -> str | None:
     """The `owner/name` in a setting, without `@revision`; None if it is no name on the Hub."""
     name = text.partition("@")[0] if isinstance(text, str) else ""
     return name if _HUB_NAME.fullmatch(name) else None
+
+
+def hub_model(text: object) -> str | None:
+    """As `hub_name`; a model of the Hub may also have no owner, as `bert-base-uncased`."""
+    name = text.partition("@")[0] if isinstance(text, str) else ""
+    return name if re.fullmatch(r"[\w.-]+", name) else hub_name(text)
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ from huggingface_hub import (
     HfApi,
     get_token,
 )
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import modeling_condenser.modeling_condenser
+from modeling_condenser.files.hub import NETWORK_ERRORS
 from modeling_condenser.files.models import (
     CONFIG_FILE,
     MAP_FOLDER,
@@ -42,8 +43,6 @@ from .provenance import RESULTS_FILE, RUNS_FOLDER, SECRET, read_provenance
 
 logger = logging.getLogger(__name__)
 
-# The base error of the HTTP library.
-_HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 # Of a training, which a published model does not need.
 _TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json".split()
 _TRAINING_STATE += ["training_args.bin", "stream-*.json"]
@@ -138,7 +137,7 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, recipe.name.rpartition("/")[2])
         without = shutil.ignore_patterns(*_IGNORED, *_TRAINING_STATE)
-        shutil.copytree(source.resolve(), staging, ignore=without, copy_function=os.symlink)
+        shutil.copytree(source.resolve(), staging, ignore=without, copy_function=_link)
         if is_checkpoint(staging):
             _renew_code(staging)
         else:
@@ -163,6 +162,14 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
         return PushReport(sizes, (staging / CARD_FILE).read_text("utf-8"), commit)
 
 
+def _link(source: str | Path, target: str | Path) -> None:
+    """Link to a file; copy it where links are refused, as on Windows without developer mode."""
+    try:
+        Path(target).symlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def _renew_code(folder: Path) -> None:
     """Give a checkpoint, perhaps of an earlier version, the code of this one."""
     model = modeling_condenser.modeling_condenser.__file__
@@ -171,7 +178,7 @@ def _renew_code(folder: Path) -> None:
         if file.is_file() and file.read_bytes() != original.read_bytes():
             logger.warning("%s is pushed as in this version of the package.", file.name)
         file.unlink(missing_ok=True)
-        file.symlink_to(original)
+        _link(original, file)
 
 
 def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | None) -> None:
@@ -185,7 +192,7 @@ def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | Non
         if not api.file_exists(recipe.name, CARD_FILE, **place):
             return
         file = api.hf_hub_download(recipe.name, CARD_FILE, force_download=True, **place)
-    except (_HTTP_ERROR, EntryNotFoundError, ValueError) as error:
+    except (*NETWORK_ERRORS, EntryNotFoundError, ValueError) as error:
         raise OSError(f"Cannot push to {recipe.name}: {error}") from error
     (data_on_hub, text_on_hub), (data, text) = read_card(Path(file)), read_card(new)
     text_on_hub, lost = own_text(text_on_hub), sorted(data_on_hub.keys() - data.keys() - _CHANGING)
@@ -267,7 +274,7 @@ def commit_folder(
             commit_message=message,
             revision=revision,
         )
-    except (_HTTP_ERROR, ConnectionError, TimeoutError, RuntimeError) as error:  # Xet's, too
+    except NETWORK_ERRORS as error:
         raise OSError(f"Cannot push to {name}: {error}") from error
 
 

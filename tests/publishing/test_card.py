@@ -126,6 +126,18 @@ def test_the_summary_is_true_of_each_kind_of_start_and_stage(write):
     assert STARTER_TITLE in write(*starter, own).text.partition("### Pre-training\n")[2]
 
 
+def test_a_model_of_the_hub_without_an_owner_is_the_base_model(write):
+    card = write(pretraining(encoder="bert-base-uncased@main"))
+    assert card.data.base_model == "bert-base-uncased"
+    assert "[bert-base-uncased@main](https://huggingface.co/bert-base-uncased)" in card.text
+
+
+def test_a_fine_tuning_that_improved_nothing_is_no_making(write):
+    kept = Stage(FINETUNING, {}, {"objective": "contrastive", "keeps_start": True})
+    said = "not improved by fine-tuning with a contrastive loss (these are the weights of the start"
+    assert f"(Gao & Callan 2021), then {said})." in write(pretraining(), kept).text
+
+
 def test_the_size_of_a_vector_is_that_of_the_last_dense_layer(write, tmp_path):
     write(pretraining())
     folder = tmp_path / "encoder"

@@ -83,7 +83,13 @@ def test_text_that_was_added_to_the_card_on_the_hub_is_not_lost(loopback_hub, fo
     push(folder=folder, name=NAME, license="mit")
 
 
-def test_a_dry_run_checks_and_prints_the_card_without_the_network(folder, monkeypatch):
+@pytest.mark.parametrize("links", [True, False])
+def test_a_dry_run_checks_and_prints_the_card_without_the_network(links, folder, monkeypatch):
+    def refuse(*_):
+        raise OSError("A required privilege is not held by the client")
+
+    if not links:
+        monkeypatch.setattr("os.symlink", refuse)  # as Windows does
     monkeypatch.setattr(module, "find_opening_error", lambda _: None)
     monkeypatch.setattr("socket.socket.connect", None)  # any use of it fails
     write_card(folder, metadata={"license": "mit"})
