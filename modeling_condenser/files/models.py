@@ -83,7 +83,8 @@ def find_model_folder(model: str | Path, **hub: Any) -> Path:
         folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS, **hub)
         if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):
             folder = fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS, **hub)
-    refuse_kernels(read_config(folder), folder)
+    for path in module_paths(folder):
+        refuse_kernels(read_config(folder / path), folder)
     refuse_modules(folder)
     refuse_adapter(folder)
     return folder
@@ -142,7 +143,7 @@ def drop_code_names(folder: Path) -> None:
 def find_weights(folder: Path) -> Path | None:
     """Find the folder with the weights: itself, a run's model, or its last or best checkpoint."""
     for candidate in (folder, folder / MODEL_FOLDER):
-        if (candidate / CONFIG_FILE).is_file():
+        if any((candidate / name).is_file() for name in (CONFIG_FILE, MODULES_FILE)):
             return candidate
     return chosen_checkpoint(folder)
 

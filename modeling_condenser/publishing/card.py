@@ -97,7 +97,7 @@ def write_card(
     Raises:
         ValueError: the folder holds no model of this package, or the metadata cannot be read.
     """
-    config, contract = read_config(folder), read_contract(folder)
+    config, contract = read_config(folder / module_paths(folder)[0]), read_contract(folder)
     stages, results = drop_starter(read_provenance(folder)), read_results(folder)
     title = name.rpartition("/")[2] if name else _title(folder)
     existing, text = read_card(folder / CARD_FILE)

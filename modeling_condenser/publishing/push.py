@@ -149,7 +149,7 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
         commit = None
         if not recipe.dry_run:
             if not recipe.replace_card:
-                _refuse_lost_text(staging / CARD_FILE, source / CARD_FILE, recipe, token)
+                refuse_lost_text(staging / CARD_FILE, source / CARD_FILE, recipe, token)
             commit = commit_folder(
                 staging,
                 recipe.name,
@@ -181,7 +181,7 @@ def _renew_code(folder: Path) -> None:
         _link(original, file)
 
 
-def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | None) -> None:
+def refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | None) -> None:
     """Raise a ValueError if metadata or text of the repository's card are not in the new one.
 
     `old` is where the person can add it.
@@ -207,8 +207,8 @@ def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | Non
     if lost or text_on_hub not in own_text(text):
         raise ValueError(
             f"The card of {recipe.name} on the Hub has {reason} that the new one lacks: copy it to "
-            f"{old} (text: below the generated block; a license: --license), or pass "
-            "--replace_card true. Nothing was sent."
+            f"{old} (text: below the generated block; a license: --license), or "
+            "replace it: `condenser push --replace_card true`. Nothing was sent."
         )
 
 

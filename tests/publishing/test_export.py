@@ -86,8 +86,11 @@ def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(exported, 
     assert saved["truncation"] is None and saved["padding"] is None
 
 
-def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(bert_run, tmp_path):
-    out = export(checkpoint=bert_run, out=tmp_path / "out")
+def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(
+    bert_run, tmp_path, monkeypatch
+):
+    for similarity in ("cosine", "dot"):
+        out = export(checkpoint=bert_run, out=tmp_path / "out", contract={"similarity": similarity})
     (out / "evaluation_results.json").write_text("[]")  # of the encoder that is replaced
     card = out / "README.md"
     card.write_text(f"{card.read_text()}\nMy own words.\n")
@@ -95,6 +98,11 @@ def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(bert_r
     assert "My own words." in card.read_text()
     assert not (out / "evaluation_results.json").exists()
     (out / "NOTICE").write_text("mine")
+
+    def work(*_: Any) -> None:
+        raise AssertionError("the folder is checked before the work")
+
+    monkeypatch.setattr("modeling_condenser.publishing.export._write_backbone", work)
     with pytest.raises(ValueError, match="not only an earlier export of this run.*It holds NOTICE"):
         export(checkpoint=bert_run, out=out)
     assert (out / "NOTICE").read_text() == "mine"
