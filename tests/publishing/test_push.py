@@ -161,6 +161,20 @@ def test_what_does_not_open_is_refused(folder):
     assert "32 weights are missing" in find_opening_error(folder)
 
 
+@pytest.mark.slow
+def test_a_model_whose_transformer_has_a_folder_is_pushed(folder):
+    (folder / "0_Transformer").mkdir()
+    stays = ("modules.json", "config_sentence_transformers.json", "provenance.json", "README.md")
+    for file in folder.iterdir():
+        if file.is_file() and file.name not in stays:
+            file.rename(folder / "0_Transformer" / file.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    report = push(folder=folder, name=NAME, license="mit", dry_run=True)
+    assert "0_Transformer/model.safetensors" in report.sizes and ", 32 numbers |" in report.card
+
+
 def test_a_process_that_dies_without_a_word_is_an_error(folder, monkeypatch):
     killed = SimpleNamespace(returncode=-9, stdout="", stderr="")
     monkeypatch.setattr("subprocess.run", lambda *_, **__: killed)
