@@ -78,11 +78,6 @@ class CondenserConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         self.encoder_config = _as_config(self.encoder_config)
         check_encoder(self.encoder_config)
-        # Version 0.1 wrote these two. Only the similarity of a contrast is still read.
-        kwargs.pop("lm_head_is_new", None)
-        encoding = kwargs.pop("encoding", None) or {}
-        if encoding.get("similarity") in SIMILARITIES:
-            self.similarity = encoding["similarity"]
         n_layers, rate = self.encoder_config.num_hidden_layers, self.head_mlm_probability
         if self.skip_from is None:
             self.skip_from = n_layers // 2 if rate is None else 0
@@ -135,8 +130,6 @@ class CondenserConfig(PreTrainedConfig):
         changes = {name: kwargs.pop(name) for name in cls.__annotations__.keys() & kwargs.keys()}
         if isinstance(part := changes.get("encoder_config"), dict):
             changes["encoder_config"] = {**(config_dict.get("encoder_config") or {}), **part}
-        if "similarity" in changes:  # which version 0.1 stored elsewhere
-            changes["encoding"] = None
         return super().from_dict({**config_dict, **changes}, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:

@@ -57,9 +57,6 @@ def test_a_change_of_an_opened_file_is_checked(tmp_path, changes):
     part = {"hidden_dropout_prob": 0.0}
     encoder = CondenserConfig.from_pretrained(tmp_path, encoder_config=part).encoder_config
     assert (encoder.hidden_dropout_prob, encoder.model_type) == (0.0, "bert")
-    old = {**CondenserConfig().to_dict(), "encoding": {"similarity": "cosine"}}  # of version 0.1
-    assert CondenserConfig.from_dict(old).similarity == "cosine"
-    assert CondenserConfig.from_dict(old, similarity="dot").similarity == "dot"
     with pytest.raises(ValueError, match=next(iter(changes))):
         CondenserConfig.from_pretrained(tmp_path, **changes)
 

@@ -52,7 +52,6 @@ _OTHER_FORMATS = "openvino/* coreml/* gguf/* *checkpoint*/* evaluation/*".split(
 
 UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 
-_OLD_FILE = "encoding_contract.json"  # of exports by earlier versions: all fields
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' order
 _OLD_POOLINGS = {  # fields of a pooling's config.json in older versions of the library
     "pooling_mode_cls_token": "cls",
@@ -248,8 +247,7 @@ def read_contract(folder: Path) -> dict[str, Any]:
         fields["token_type_ids"] = "token_type_ids" in tokenizer["model_input_names"]
     if is_checkpoint(folder):
         fields["token_type_ids"] = False  # pre-training passes none, whatever the tokenizer says
-    known = {name: value for name, value in fields.items() if value is not None}
-    return {**known, **read_json(folder / _OLD_FILE, {})}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _read_lengths(transformer: Path, tokenizer: dict[str, Any]) -> dict[str, int | None]:

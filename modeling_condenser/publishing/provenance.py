@@ -13,7 +13,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -100,11 +100,9 @@ def drop_starter(stages: Sequence[Stage]) -> Sequence[Stage]:
 
 def read_provenance(folder: Path) -> list[Stage]:
     """The stages that made a model, first to last; empty if not recorded."""
-    known = {each.name for each in fields(Stage)}  # older files have more
-    stored = read_json(folder / PROVENANCE_FILE, [])
     try:
-        return [Stage(**{name: one[name] for name in known & one.keys()}) for one in stored]
-    except (AttributeError, TypeError) as error:
+        return [Stage(**stage) for stage in read_json(folder / PROVENANCE_FILE, [])]
+    except TypeError as error:
         raise ValueError(
             f"{folder / PROVENANCE_FILE} does not hold the stages of a training ({error})."
         ) from error
@@ -224,9 +222,7 @@ class EvaluationResult:
 
 def read_results(folder: Path) -> list[EvaluationResult]:
     """A repository's results; none if it was not evaluated."""
-    known = {each.name for each in fields(EvaluationResult)}  # older files have more
-    stored = read_json(folder / RESULTS_FILE, [])
-    return [EvaluationResult(**{name: one[name] for name in known & one.keys()}) for one in stored]
+    return [EvaluationResult(**result) for result in read_json(folder / RESULTS_FILE, [])]
 
 
 def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None = None) -> None:
