@@ -7,7 +7,7 @@ from typing import Any
 from huggingface_hub import errors, snapshot_download
 
 # Of the Hub and the network; the first is the base error of the HTTP library, the last Xet's.
-NETWORK_ERRORS = (
+NETWORK_ERRORS: tuple[type[Exception], ...] = (
     errors.HfHubHTTPError.__bases__[0],
     ConnectionError,
     TimeoutError,
