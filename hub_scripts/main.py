@@ -99,9 +99,8 @@ def finetune(read: Reader) -> None:
 
     settings = read(FinetuningRecipe, TrainingArguments, epilog=TRAINER_HELP)
     from modeling_condenser.files.models import find_model_folder, states_encoding
-    from modeling_condenser.finetuning.finetune import KEEPS_START
     from modeling_condenser.finetuning.finetune import finetune as stage
-    from modeling_condenser.publishing.provenance import read_provenance
+    from modeling_condenser.publishing.provenance import KEEPS_START, read_provenance
 
     folder = stage(**settings)
     print(f"retriever: {folder}")
@@ -252,8 +251,8 @@ def push(read: Reader) -> None:
     """Publish a model on the Hugging Face Hub, in one commit, after all checks.
 
     condenser push my-encoder owner/my-encoder --license apache-2.0 --dry-run
-    condenser push runs/retriever owner/my-retriever --private
-    condenser push runs/mine owner/my-condenser --revision experiment
+    condenser push runs/retriever owner/my-retriever --license apache-2.0 --private
+    condenser push runs/mine owner/my-condenser --license apache-2.0 --revision experiment
 
     Pickles and tokens are refused; the card must name a license; and the repository must open in a
     process without this package installed. A dry run prints the model card and sends nothing. Files

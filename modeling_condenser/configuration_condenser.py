@@ -7,11 +7,14 @@ from difflib import get_close_matches
 from operator import attrgetter
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig, __version__
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
+
+if not hasattr(PreTrainedConfig, "__post_init__"):  # else a KeyError would be the first sign
+    raise ImportError(f"This is transformers {__version__}; a Condenser needs 5.4 or later.")
 
 # The encoders that tests/backbones covers. CONTRIBUTING.md says how to add another, which must meet
 # these conditions:
@@ -75,11 +78,6 @@ class CondenserConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         self.encoder_config = _as_config(self.encoder_config)
         check_encoder(self.encoder_config)
-        # Version 0.1 wrote these two. Only the similarity of a contrast is still read.
-        kwargs.pop("lm_head_is_new", None)
-        encoding = kwargs.pop("encoding", None) or {}
-        if encoding.get("similarity") in SIMILARITIES:
-            self.similarity = encoding["similarity"]
         n_layers, rate = self.encoder_config.num_hidden_layers, self.head_mlm_probability
         if self.skip_from is None:
             self.skip_from = n_layers // 2 if rate is None else 0
@@ -132,14 +130,13 @@ class CondenserConfig(PreTrainedConfig):
         changes = {name: kwargs.pop(name) for name in cls.__annotations__.keys() & kwargs.keys()}
         if isinstance(part := changes.get("encoder_config"), dict):
             changes["encoder_config"] = {**(config_dict.get("encoder_config") or {}), **part}
-        if "similarity" in changes:  # which version 0.1 stored elsewhere
-            changes["encoding"] = None
         return super().from_dict({**config_dict, **changes}, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of a config.json, without the path of the original encoder."""
+        """The content of a config.json, without path and code of the original encoder."""
         content = super().to_dict()
-        content["encoder_config"].pop("_name_or_path", None)
+        for name in ("_name_or_path", "auto_map"):
+            content["encoder_config"].pop(name, None)
         return content
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Any:

@@ -303,8 +303,9 @@ def write_encoder(
     """Write a plain encoder: weights, tokenizer, and modules, which state its contract.
 
     `contract` has the fields of `contract_of`, and perhaps further ones of `EncodingContract`. The
-    tokenizer is changed (`save_tokenizer`).
+    tokenizer is changed (`save_tokenizer`), and the encoder names no code of others any more.
     """
+    vars(encoder.config).pop("auto_map", None)
     encoder.save_pretrained(folder)
     save_tokenizer(tokenizer, contract, folder)
     write_modules(folder, encoder.config.hidden_size, contract)
@@ -334,7 +335,8 @@ def save_tokenizer(
     tokenizer.model_input_names = ["input_ids", *segments, "attention_mask"]
     # The attribute alone is not saved.
     tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
-    for name in ("is_local", "local_files_only"):  # of the call that opened it
+    # Of the call that opened it, and code of others.
+    for name in ("is_local", "local_files_only", "auto_map"):
         tokenizer.init_kwargs.pop(name, None)
     if tokenizer.is_fast:
         tokenizer.backend_tokenizer.no_truncation()  # of the last call

@@ -55,7 +55,9 @@ def open_start(
 ) -> Start:
     """Open an encoder, or a Condenser checkpoint without its head; see `from_encoder`."""
     if isinstance(name, PreTrainedModel):
-        return _copy_parts(name, changes)
+        start = _copy_parts(name, changes)
+        start.encoder.config.name_or_path = ""  # of its configuration, perhaps not of its weights
+        return start
     if not isinstance(name, str | Path):
         raise ValueError(
             f"from_encoder is given a {type(name).__name__}, expected a Hub name, a folder or a "

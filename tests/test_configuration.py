@@ -1,9 +1,11 @@
 """CondenserConfig: what it accepts, refuses, and keeps through a file."""
 
-import pytest
-from transformers import AutoConfig, RobertaConfig
+import runpy
 
-from modeling_condenser import CondenserConfig
+import pytest
+from transformers import AutoConfig, PreTrainedConfig, RobertaConfig
+
+from modeling_condenser import CondenserConfig, configuration_condenser
 
 
 def test_defaults_are_the_papers():
@@ -42,6 +44,12 @@ def test_a_setting_that_does_not_fit_is_refused(settings, message):
         CondenserConfig(**settings)
 
 
+def test_transformers_before_5_4_is_refused(monkeypatch):
+    monkeypatch.delattr(PreTrainedConfig, "__post_init__")
+    with pytest.raises(ImportError, match="a Condenser needs 5.4 or later"):
+        runpy.run_path(configuration_condenser.__file__)
+
+
 @pytest.mark.parametrize("changes", [{"skip_from": 99}, {"pooling": "max"}])
 def test_a_change_of_an_opened_file_is_checked(tmp_path, changes):
     CondenserConfig().save_pretrained(tmp_path)
@@ -49,9 +57,6 @@ def test_a_change_of_an_opened_file_is_checked(tmp_path, changes):
     part = {"hidden_dropout_prob": 0.0}
     encoder = CondenserConfig.from_pretrained(tmp_path, encoder_config=part).encoder_config
     assert (encoder.hidden_dropout_prob, encoder.model_type) == (0.0, "bert")
-    old = {**CondenserConfig().to_dict(), "encoding": {"similarity": "cosine"}}  # of version 0.1
-    assert CondenserConfig.from_dict(old).similarity == "cosine"
-    assert CondenserConfig.from_dict(old, similarity="dot").similarity == "dot"
     with pytest.raises(ValueError, match=next(iter(changes))):
         CondenserConfig.from_pretrained(tmp_path, **changes)
 

@@ -3,14 +3,11 @@
 `tests/backbones` tests the same and more on every supported encoder.
 """
 
-import json
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
 from torch.nn import functional as F
 from transformers import AutoTokenizer, BertModel
 
@@ -19,14 +16,12 @@ from modeling_condenser import (
     CondenserForMaskedLM,
     CondenserForPreTraining,
 )
-from modeling_condenser.encoding.retriever import Retriever
 from tests.backbones.encoders import BACKBONES, LAYERS, VOCABULARY
 from tests.models import losses_and_gradients
 from tests.models import make_model as make_backbone_model
 from tests.naive_condenser import naive_loss
 
 BERT = BACKBONES["BERT"]
-OLD_VERSION = Path(__file__).parent / "data" / "old_version"
 make_model = partial(make_backbone_model, "BERT")
 
 
@@ -166,29 +161,3 @@ def test_a_condenser_checkpoint_is_a_start_whose_head_is_new(tmp_path):
         if not name.startswith("head.") or tensor.dim() > 1:
             assert torch.equal(found[name], tensor) != name.startswith("head."), name
     assert type(CondenserForMaskedLM.from_encoder(str(tmp_path))) is CondenserForMaskedLM
-
-
-@torch.no_grad()
-def test_a_checkpoint_and_an_export_of_version_0_1_open():
-    """That version wrote both, and their outputs, from a tiny BERT with one head layer."""
-    expected = json.loads((OLD_VERSION / "expected.json").read_text())
-    checkpoint, export = OLD_VERSION / "checkpoint", OLD_VERSION / "export"
-    texts = ["the old river.", "a museum near the fjord and the library"]
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    batch = tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
-    labels = batch["input_ids"].clone()
-    labels[:, ::2] = -100
-    model = CondenserForPreTraining.from_pretrained(checkpoint).eval()
-    assert model.config.similarity == "cosine"
-    output = model(**batch, labels=labels)
-    for name in ("head_loss", "late_loss"):
-        assert output[name].item() == pytest.approx(expected[name], rel=1e-6)
-    torch.testing.assert_close(output.cls_late, torch.tensor(expected["cls"]))
-    vectors = torch.tensor(expected["vectors"])
-    for encoder in (
-        SentenceTransformer(str(export), device="cpu").encode,
-        Retriever(export).encode_queries,
-    ):
-        torch.testing.assert_close(torch.as_tensor(encoder(texts)), vectors)
-    again = CondenserForPreTraining.from_encoder(checkpoint)
-    assert again.config.similarity == "cosine"

@@ -6,6 +6,13 @@ from typing import Any
 
 from huggingface_hub import errors, snapshot_download
 
+# Of the Hub and the network; the first is the base error of the HTTP library, the last Xet's.
+NETWORK_ERRORS: tuple[type[Exception], ...] = (
+    errors.HfHubHTTPError.__bases__[0],
+    ConnectionError,
+    TimeoutError,
+    RuntimeError,
+)
 _NOT_FOUND = (
     errors.RepositoryNotFoundError,
     errors.RevisionNotFoundError,
@@ -38,7 +45,7 @@ def fetch(
     Raises:
         FileNotFoundError: it does not exist on the Hub or is private, or the Hub cannot be reached
             and the files are not in the cache.
-        OSError: the Hub failed.
+        OSError: the Hub or the network failed.
     """
     repository, revision = split_revision(name)
     options: Any = {"allow_patterns": only, "ignore_patterns": without, "revision": revision, **hub}
@@ -52,3 +59,5 @@ def fetch(
         raise FileNotFoundError(
             f"There is no folder {name!r}, and it cannot be fetched from the Hub: {error}"
         ) from None
+    except NETWORK_ERRORS as error:
+        raise OSError(f"Cannot fetch {name} from the Hub; try again: {error}") from error

@@ -19,7 +19,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .hub import fetch
-from .run_folder import MODEL_FOLDER, chosen_checkpoint, read_json
+from .run_folder import MODEL_FOLDER, chosen_checkpoint, read_json, write_json
 from .settings import parse_settings
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ _OTHER_FORMATS = "openvino/* coreml/* gguf/* *checkpoint*/* evaluation/*".split(
 
 UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 
-_OLD_FILE = "encoding_contract.json"  # of exports by earlier versions: all fields
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' order
 _OLD_POOLINGS = {  # fields of a pooling's config.json in older versions of the library
     "pooling_mode_cls_token": "cls",
@@ -83,7 +82,8 @@ def find_model_folder(model: str | Path, **hub: Any) -> Path:
         folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS, **hub)
         if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):
             folder = fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS, **hub)
-    refuse_kernels(read_config(folder), folder)
+    for path in module_paths(folder):
+        refuse_kernels(read_config(folder / path), folder)
     refuse_modules(folder)
     refuse_adapter(folder)
     return folder
@@ -130,10 +130,19 @@ def refuse_modules(folder: Path) -> None:
             )
 
 
+def drop_code_names(folder: Path) -> None:
+    """Remove `auto_map` from the configurations of a model, whose code is not copied with it."""
+    for path in module_paths(folder):
+        for name in (CONFIG_FILE, "tokenizer_config.json"):
+            content = read_json(folder / path / name, {})
+            if content.pop("auto_map", None) is not None:
+                write_json(folder / path / name, content)
+
+
 def find_weights(folder: Path) -> Path | None:
     """Find the folder with the weights: itself, a run's model, or its last or best checkpoint."""
     for candidate in (folder, folder / MODEL_FOLDER):
-        if (candidate / CONFIG_FILE).is_file():
+        if any((candidate / name).is_file() for name in (CONFIG_FILE, MODULES_FILE)):
             return candidate
     return chosen_checkpoint(folder)
 
@@ -238,8 +247,7 @@ def read_contract(folder: Path) -> dict[str, Any]:
         fields["token_type_ids"] = "token_type_ids" in tokenizer["model_input_names"]
     if is_checkpoint(folder):
         fields["token_type_ids"] = False  # pre-training passes none, whatever the tokenizer says
-    known = {name: value for name, value in fields.items() if value is not None}
-    return {**known, **read_json(folder / _OLD_FILE, {})}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _read_lengths(transformer: Path, tokenizer: dict[str, Any]) -> dict[str, int | None]:

@@ -31,7 +31,7 @@ from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.files.models import Dtype, Pooling, find_model_folder, is_checkpoint
 from modeling_condenser.publishing.card import read_start_metadata
 from modeling_condenser.publishing.export import write_repository
-from modeling_condenser.publishing.provenance import FINETUNING, read_provenance
+from modeling_condenser.publishing.provenance import FINETUNING, KEEPS_START, read_provenance
 from modeling_condenser.retrieval.runs import FEWEST_QUERIES
 from modeling_condenser.training.run import run_training, scale_learning_rate
 from modeling_condenser.training.trainer import MODEL_FINGERPRINT, ResumableTrainer
@@ -51,7 +51,6 @@ _NOT_SUPPORTED = {  # arguments of sentence-transformers, and what serves instea
     "neftune_noise_alpha": "leave it out.",
     "metric_for_best_model": f"{MEASURE} on dev queries chooses the best weights.",
 }
-KEEPS_START = "keeps_start"  # in the record of a run whose best weights are the start's
 _METRIC = f"eval_{MEASURE}"  # as the log names it
 _RANKINGS = 5  # of dev queries in a run, at most
 _AT_THE_END = 10**9  # steps; the Trainer saves and evaluates after the last step in any case

@@ -366,9 +366,8 @@ class CondenserTrainer(ResumableTrainer):
         config: Any = self.accelerator.unwrap_model(self.model).config
         settings = {name: getattr(config, name) for name in HEAD_SETTINGS}
         # A checkpoint with its head has its name in its own configuration.
-        settings["encoder"] = config.name_or_path or config.encoder_config.name_or_path or None
-        if settings["encoder"] is None:  # made in memory: random weights
-            settings["encoder_config"] = config.encoder_config.to_diff_dict()
+        start = config.name_or_path or config.encoder_config.name_or_path
+        settings["encoder"] = start or provenance.IN_MEMORY
         settings = {name: value for name, value in settings.items() if value is not None}
         return {**settings, **super().script_settings()}
 

@@ -16,24 +16,29 @@ from huggingface_hub import EvalResult, ModelCardData, RepoCard
 from jinja2 import Environment, FileSystemLoader
 
 from modeling_condenser.files.models import (
+    CONFIG_FILE,
     INT8_FILE,
     STARTER_TITLE,
     EncodingContract,
     is_checkpoint,
+    module_paths,
     read_config,
     states_encoding,
 )
-from modeling_condenser.files.run_folder import MODEL_FOLDER, atomic_file
+from modeling_condenser.files.run_folder import MODEL_FOLDER, atomic_file, read_json
 
 from . import markdown
 from .provenance import (
     ADAPTATION,
     FINETUNING,
+    IN_MEMORY,
+    KEEPS_START,
     LOCAL,
     PRETRAINING,
     EvaluationResult,
     Stage,
     drop_starter,
+    hub_model,
     hub_name,
     read_provenance,
     read_results,
@@ -92,7 +97,7 @@ def write_card(
     Raises:
         ValueError: the folder holds no model of this package, or the metadata cannot be read.
     """
-    config, contract = read_config(folder), read_contract(folder)
+    config, contract = read_config(folder / module_paths(folder)[0]), read_contract(folder)
     stages, results = drop_starter(read_provenance(folder)), read_results(folder)
     title = name.rpartition("/")[2] if name else _title(folder)
     existing, text = read_card(folder / CARD_FILE)
@@ -112,8 +117,8 @@ def write_card(
         summary=summarize(contract, config, stages),
         metadata=merged,
         config=config,
-        encoder=config if contract else config.get("encoder_config") or {},
         contract=contract,
+        dense_size=_dense_size(folder),
         code_files=sorted(file.name for file in folder.glob("*.py")),
         has_int8=(folder / INT8_FILE).is_file(),
         is_retriever=is_retriever(stages),
@@ -138,6 +143,13 @@ def read_contract(folder: Path) -> EncodingContract | None:
             " name a folder that `condenser export`, `finetune`, `pretrain` or `adapt` wrote."
         )
     return EncodingContract.load(folder)
+
+
+def _dense_size(folder: Path) -> int | None:
+    """The size to which the last dense layer after the encoder maps a vector; None without one."""
+    configs = [read_json(folder / path / CONFIG_FILE, {}) for path in module_paths(folder)]
+    sizes = [config["out_features"] for config in configs if "out_features" in config]
+    return sizes[-1] if sizes else None
 
 
 def read_card(file: Path) -> tuple[dict[str, Any], str]:
@@ -196,8 +208,7 @@ def summarize(
         use = " It is not a retriever: export the encoder, and fine-tune that."
     if not stages:
         return f"{kind}. How it was trained is not recorded.{use}"
-    steps = [f"{_VERBS[stage.name]} {describe_objective(stage)}" for stage in stages]
-    made = ", then ".join(dict.fromkeys(steps))
+    made = ", then ".join(dict.fromkeys(map(_describe_step, stages)))
     recipe = stages[0].recipe
     if recipe.get("encoder"):
         start = f"started from {link(recipe['encoder'])} and "
@@ -207,6 +218,13 @@ def summarize(
     if stages[-1].run.get("verdict"):
         verdict = f" Verdict against its start: {markdown.escape(stages[-1].run['verdict'])}."
     return f"{kind}, {start}{made}.{verdict}{use}"
+
+
+def _describe_step(stage: Stage) -> str:
+    objective = describe_objective(stage)
+    if stage.run.get(KEEPS_START):
+        return f"not improved by fine-tuning with {objective} (these are the weights of the start)"
+    return f"{_VERBS[stage.name]} {objective}"
 
 
 def describe_objective(stage: Stage) -> str:
@@ -223,8 +241,10 @@ def describe_objective(stage: Stage) -> str:
 def link(name: object, kind: str = "") -> str:
     """A model or data set (`kind` is "datasets/") of a recipe, as Markdown."""
     text = str(name)
-    if hub_name(text):
-        return f"[{markdown.escape(text)}](https://huggingface.co/{kind}{hub_name(text)})"
+    if on_hub := hub_name(text) if kind else hub_model(text):
+        return f"[{markdown.escape(text)}](https://huggingface.co/{kind}{on_hub})"
+    if text == IN_MEMORY:
+        return f"{text} (its origin is not recorded)"
     if text.startswith(LOCAL):
         place = text.removeprefix(LOCAL)
         return (
@@ -263,7 +283,7 @@ def _metadata(
     for stage in stages:
         stated = stage.recipe.get("language") or stage.run.get("language")
         languages |= {*map(str, markdown.as_list(stated))}
-    starts = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
+    starts = [hub_model(stage.recipe.get("encoder")) for stage in reversed(stages)]
     figures = [
         EvalResult(
             task_type="information-retrieval",

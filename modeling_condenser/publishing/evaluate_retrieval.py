@@ -37,7 +37,9 @@ def read_collection(name: str, split: str) -> tuple[Iterable[dict], dict[str, st
     if corpus := find_files(name, "corpus.jsonl*"):
         passages = map(json.loads, open_text(corpus[0]))
         asked = map(json.loads, open_text(find_files(name, "queries.jsonl*")[0]))
-        files = find_files(name, "qrels/*.tsv*") or find_files(f"{Path(name)}-qrels", "*.tsv*")
+        files = find_files(name, "qrels/*.tsv*") or find_files(
+            name.rstrip("/\\") + "-qrels", "*.tsv*"
+        )
         file = choose({file.name.partition(".tsv")[0]: file for file in files}, split)
         judged: Any = csv.DictReader(open_text(file), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:

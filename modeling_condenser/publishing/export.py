@@ -17,6 +17,7 @@ from modeling_condenser.files.models import (
     INT8_FILE,
     LENGTHS,
     EncodingContract,
+    drop_code_names,
     find_model_folder,
     is_checkpoint,
     quiet_loading,
@@ -28,10 +29,18 @@ from modeling_condenser.modeling_condenser import CondenserModel, refuse_incompl
 
 from .card import CARD_FILE, write_card
 from .onnx_graph import add_int8
-from .provenance import RESULTS_FILE, RUNS_FOLDER, Stage, read_provenance, write_provenance
+from .provenance import (
+    PROVENANCE_FILE,
+    RESULTS_FILE,
+    RUNS_FOLDER,
+    Stage,
+    read_provenance,
+    write_provenance,
+)
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
-INT8_FOLDER = Path(INT8_FILE).parts[0]
+_ADDED = {CARD_FILE, PROVENANCE_FILE, EVALUATION_SCRIPT, RESULTS_FILE, RUNS_FOLDER}
+_ADDED |= {Path(INT8_FILE).parts[0], "2_Normalize", "sentence_bert_config.json"}
 
 
 @dataclass(frozen=True)
@@ -86,18 +95,19 @@ def export(**settings: Any) -> Path:
             f"contract is for pre-training checkpoints, and {recipe.checkpoint} states how it "
             "encodes: leave contract out, or export the checkpoint again."
         )
+    _check_replaceable(out, source)
     with quiet_loading(), atomic_folder(out) as partial:
         if is_checkpoint(source):
             _write_backbone(partial, source, recipe.contract)
         else:
             shutil.copytree(source, partial, dirs_exist_ok=True)
+            drop_code_names(partial)
         if (out / CARD_FILE).is_file():  # a person's own text in it is kept
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
         if recipe.onnx:
             add_int8(partial)
         if read_provenance(partial) and states_encoding(partial):  # no copy of a model of others
             write_card(partial)
-        _check_replaceable(out, partial)
     return out
 
 
@@ -108,16 +118,19 @@ def export_encoder(checkpoint: str | Path, out: str | Path, **settings: Any) -> 
     return export(checkpoint=checkpoint, out=out, **settings)
 
 
-def _check_replaceable(out: Path, new: Path) -> None:
+def _check_replaceable(out: Path, source: Path) -> None:
     """Raise a ValueError unless a folder is new, empty, or an export of the same run alone."""
+    names = {file.name for file in out.glob("*")}
+    if not names:
+        return
     then, now = (
         [(stage.name, stage.recipe, stage.run.get(DATA)) for stage in read_provenance(folder)]
-        for folder in (out, new)
+        for folder in (out, source)
     )
-    replaced = {file.name for file in new.iterdir()} | {RESULTS_FILE, RUNS_FOLDER, INT8_FOLDER}
-    names = {file.name for file in out.glob("*")}
+    # An export has the files of its checkpoint, and these.
+    replaced = {file.name for file in source.iterdir()} | _ADDED
     is_same_run = now and then == now  # nothing is recorded of a model of others
-    if names and (not is_same_run or names - replaced):
+    if not is_same_run or names - replaced:
         raise ValueError(
             f"{out} is not empty and not only an earlier export of this run: name another folder. "
             f"It holds {', '.join(sorted(names - replaced)) or 'a model'}"

@@ -20,7 +20,10 @@ TEXTS = ["A text.", "Another one, which is longer than the first."]
 
 def try_repository(folder: Path) -> None:
     """Encode with an encoder in both libraries, or compute a checkpoint's loss by its own code."""
-    config = json.loads((folder / "config.json").read_text("utf-8"))
+    encoder_folder, modules = folder, folder / "modules.json"
+    if modules.is_file():
+        encoder_folder /= json.loads(modules.read_text("utf-8"))[0]["path"]  # may be 0_Transformer
+    config = json.loads((encoder_folder / "config.json").read_text("utf-8"))
     if config["model_type"] == "condenser":
         trusting: Any = {"trust_remote_code": True}
         has_head = "CondenserForPreTraining" in config["architectures"]
@@ -33,7 +36,7 @@ def try_repository(folder: Path) -> None:
             batch |= {"head_input_ids": ids, "head_targets": ids}
         result = model.eval()(**batch, labels=ids).loss
     else:
-        _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+        _, info = AutoModel.from_pretrained(encoder_folder, output_loading_info=True)
         encoder = SentenceTransformer(str(folder), device="cpu")
         result = torch.as_tensor(encoder.encode_document(TEXTS))
         transformer: Any = encoder[0]

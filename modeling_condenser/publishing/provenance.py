@@ -13,7 +13,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -42,6 +42,8 @@ PRETRAINING, FINETUNING, ADAPTATION = "Pre-training", "Fine-tuning", "Adaptation
 
 # A token of the Hub, or the login in an address.
 SECRET = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}|(?<=://)[^\s/:@\"']+:[^\s/@\"']{3,}@")
+KEEPS_START = "keeps_start"  # in the record of a fine-tuning: the best weights are the start's
+IN_MEMORY = "a model in memory"  # as the encoder of a training
 LOCAL = "local: "  # before the name of a folder, or the ending of files, of this machine
 # Names of settings that are secrets, or folders of this machine.
 _LEFT_OUT = re.compile(
@@ -49,6 +51,7 @@ _LEFT_OUT = re.compile(
 )
 # Settings that name data, in which a text with an ending is a file.
 _DATA = frozenset({"corpus", "collection", "data", "data_files", "negatives", "path", "queries"})
+_MODELS = ("encoder", "tokenizer")  # settings that name a model
 _NEVER_PATHS = frozenset({"query_prompt", "passage_prompt", "title_separator", "verdict"})
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -97,11 +100,9 @@ def drop_starter(stages: Sequence[Stage]) -> Sequence[Stage]:
 
 def read_provenance(folder: Path) -> list[Stage]:
     """The stages that made a model, first to last; empty if not recorded."""
-    known = {each.name for each in fields(Stage)}  # older files have more
-    stored = read_json(folder / PROVENANCE_FILE, [])
     try:
-        return [Stage(**{name: one[name] for name in known & one.keys()}) for one in stored]
-    except (AttributeError, TypeError) as error:
+        return [Stage(**stage) for stage in read_json(folder / PROVENANCE_FILE, [])]
+    except TypeError as error:
         raise ValueError(
             f"{folder / PROVENANCE_FILE} does not hold the stages of a training ({error})."
         ) from error
@@ -119,11 +120,15 @@ def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:
     be private. An address loses its query.
     """
     kept = {str(name): value for name, value in settings.items()}
-    return {
+    published = {
         name: _publishable(value, name)
         for name, value in kept.items()
         if not _LEFT_OUT.search(name)
     }
+    place = str(kept.get("path"))
+    if "data_files" in kept and hub_name(place) and not Path(place).exists():
+        published["data_files"] = kept["data_files"]  # of a data set on the Hub
+    return published
 
 
 def _publishable(value: Any, name: str) -> Any:
@@ -138,7 +143,7 @@ def _publishable(value: Any, name: str) -> Any:
     text = SECRET.sub("…", str(value))
     if name in _NEVER_PATHS:
         return text
-    if name in ("encoder", "tokenizer") and resolve_encoder_name(text) == str(STARTER_FOLDER):
+    if name in _MODELS and resolve_encoder_name(text) == str(STARTER_FOLDER):
         return STARTER_TITLE
     if "://" in text and not text.startswith("file:"):
         return text.partition("?")[0]
@@ -147,11 +152,13 @@ def _publishable(value: Any, name: str) -> Any:
     path = PureWindowsPath(text)  # Windows' rules accept both kinds of slashes
     if re.search(r"[/\\]", text):
         is_path = hub_name(text) is None or Path(text).exists()
+    elif name in _MODELS:
+        is_path = Path(text).is_dir()
     else:
         is_path = name in _DATA and (path.suffix != "" or Path(text).exists())
     if not is_path:
         return text
-    is_file = path.suffix != "" and not Path(text).is_dir() and name not in ("encoder", "tokenizer")
+    is_file = path.suffix != "" and not Path(text).is_dir() and name not in _MODELS
     return f"{LOCAL}*{path.suffix}" if is_file else f"{LOCAL}{path.name}"
 
 
@@ -159,6 +166,12 @@ def hub_name(text: object) -> str | None:
     """The `owner/name` in a setting, without `@revision`; None if it is no name on the Hub."""
     name = text.partition("@")[0] if isinstance(text, str) else ""
     return name if _HUB_NAME.fullmatch(name) else None
+
+
+def hub_model(text: object) -> str | None:
+    """As `hub_name`; a model of the Hub may also have no owner, as `bert-base-uncased`."""
+    name = text.partition("@")[0] if isinstance(text, str) else ""
+    return name if re.fullmatch(r"[\w.-]+", name) else hub_name(text)
 
 
 @dataclass(frozen=True)
@@ -209,9 +222,7 @@ class EvaluationResult:
 
 def read_results(folder: Path) -> list[EvaluationResult]:
     """A repository's results; none if it was not evaluated."""
-    known = {each.name for each in fields(EvaluationResult)}  # older files have more
-    stored = read_json(folder / RESULTS_FILE, [])
-    return [EvaluationResult(**{name: one[name] for name in known & one.keys()}) for one in stored]
+    return [EvaluationResult(**result) for result in read_json(folder / RESULTS_FILE, [])]
 
 
 def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None = None) -> None:

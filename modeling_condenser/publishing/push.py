@@ -20,16 +20,17 @@ from huggingface_hub import (
     HfApi,
     get_token,
 )
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import modeling_condenser.modeling_condenser
+from modeling_condenser.files.hub import NETWORK_ERRORS
 from modeling_condenser.files.models import (
     CONFIG_FILE,
-    INT8_FILE,
     MAP_FOLDER,
     QUERY_FOLDER,
+    drop_code_names,
     find_weights,
     is_checkpoint,
 )
@@ -42,15 +43,15 @@ from .provenance import RESULTS_FILE, RUNS_FOLDER, SECRET, read_provenance
 
 logger = logging.getLogger(__name__)
 
-# The base error of the HTTP library.
-_HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 # Of a training, which a published model does not need.
 _TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json".split()
-_TRAINING_STATE += ["training_args.bin"]
+_TRAINING_STATE += ["training_args.bin", "stream-*.json"]
 # Of an earlier commit: weights, which would be loaded in place of the new ones, and results.
-_STALE = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model*", INT8_FILE]
+_STALE = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model*"]
+_STALE += ["tf_model*.h5", "flax_model*.msgpack", "model*.onnx*", "onnx/*.onnx*"]
+_STALE += ["openvino_model*", "openvino/openvino_model*"]
 _STALE += [f"{QUERY_FOLDER}/*", f"{MAP_FOLDER}/*"]  # of an adapted model
-_STALE += [RESULTS_FILE, f"{RUNS_FOLDER}/*.trec.gz", "encoding_contract.json", *_TRAINING_STATE]
+_STALE += [RESULTS_FILE, f"{RUNS_FOLDER}/*.trec.gz", *_TRAINING_STATE]
 _CHANGING = {"model-index", "base_model", "datasets"}  # metadata of one version of a model
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
 _PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())
@@ -136,9 +137,11 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, recipe.name.rpartition("/")[2])
         without = shutil.ignore_patterns(*_IGNORED, *_TRAINING_STATE)
-        shutil.copytree(source.resolve(), staging, ignore=without, copy_function=os.symlink)
+        shutil.copytree(source.resolve(), staging, ignore=without, copy_function=_link)
         if is_checkpoint(staging):
             _renew_code(staging)
+        else:
+            drop_code_names(staging)
         changes = {"license": recipe.license, "language": recipe.language}
         metadata = {name: value for name, value in changes.items() if value}
         write_card(staging, name=recipe.name, metadata=metadata)
@@ -146,7 +149,7 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
         commit = None
         if not recipe.dry_run:
             if not recipe.replace_card:
-                _refuse_lost_text(staging / CARD_FILE, source / CARD_FILE, recipe, token)
+                refuse_lost_text(staging / CARD_FILE, source / CARD_FILE, recipe, token)
             commit = commit_folder(
                 staging,
                 recipe.name,
@@ -159,6 +162,14 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
         return PushReport(sizes, (staging / CARD_FILE).read_text("utf-8"), commit)
 
 
+def _link(source: str | Path, target: str | Path) -> None:
+    """Link to a file; copy it where links are refused, as on Windows without developer mode."""
+    try:
+        Path(target).symlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def _renew_code(folder: Path) -> None:
     """Give a checkpoint, perhaps of an earlier version, the code of this one."""
     model = modeling_condenser.modeling_condenser.__file__
@@ -167,10 +178,10 @@ def _renew_code(folder: Path) -> None:
         if file.is_file() and file.read_bytes() != original.read_bytes():
             logger.warning("%s is pushed as in this version of the package.", file.name)
         file.unlink(missing_ok=True)
-        file.symlink_to(original)
+        _link(original, file)
 
 
-def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | None) -> None:
+def refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | None) -> None:
     """Raise a ValueError if metadata or text of the repository's card are not in the new one.
 
     `old` is where the person can add it.
@@ -181,7 +192,7 @@ def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | Non
         if not api.file_exists(recipe.name, CARD_FILE, **place):
             return
         file = api.hf_hub_download(recipe.name, CARD_FILE, force_download=True, **place)
-    except (_HTTP_ERROR, EntryNotFoundError, ValueError) as error:
+    except (*NETWORK_ERRORS, EntryNotFoundError, ValueError) as error:
         raise OSError(f"Cannot push to {recipe.name}: {error}") from error
     (data_on_hub, text_on_hub), (data, text) = read_card(Path(file)), read_card(new)
     text_on_hub, lost = own_text(text_on_hub), sorted(data_on_hub.keys() - data.keys() - _CHANGING)
@@ -196,8 +207,8 @@ def _refuse_lost_text(new: Path, old: Path, recipe: PushRecipe, token: str | Non
     if lost or text_on_hub not in own_text(text):
         raise ValueError(
             f"The card of {recipe.name} on the Hub has {reason} that the new one lacks: copy it to "
-            f"{old} (text: below the generated block; a license: --license), or pass "
-            "--replace_card true. Nothing was sent."
+            f"{old} (text: below the generated block; a license: --license), or "
+            "replace it: `condenser push --replace_card true`. Nothing was sent."
         )
 
 
@@ -251,7 +262,7 @@ def commit_folder(
         stale = [
             path
             for path in api.list_repo_files(name, revision=revision)
-            if path not in files and any(fnmatch(path, pattern) for pattern in _STALE)
+            if path not in files and _is_stale(path)
         ]
         # `upload_folder` makes several commits of a large folder.
         return api.create_commit(
@@ -263,8 +274,15 @@ def commit_folder(
             commit_message=message,
             revision=revision,
         )
-    except (_HTTP_ERROR, ConnectionError, TimeoutError, RuntimeError) as error:  # Xet's, too
+    except NETWORK_ERRORS as error:
         raise OSError(f"Cannot push to {name}: {error}") from error
+
+
+def _is_stale(path: str) -> bool:
+    """Whether a file of the Hub is of the model, and so of an earlier one if it is not pushed."""
+    in_folders = [pattern for pattern in _STALE if "/" in pattern]
+    patterns = in_folders if "/" in path else _STALE  # `*` matches slashes, too
+    return any(fnmatch(path, pattern) for pattern in patterns)
 
 
 def find_refusals(folder: Path) -> list[str]:
@@ -312,4 +330,7 @@ def find_opening_error(folder: Path) -> str | None:
             cwd=scratch,
             env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": scratch},
         )
-    return process.stdout or process.stderr[-2000:] if process.returncode else None
+    if process.returncode == 0:
+        return None
+    ended = f"the process that opened it ended with the exit status {process.returncode}"
+    return process.stdout or process.stderr[-2000:] or f"{ended} (-9: killed, perhaps for memory)"

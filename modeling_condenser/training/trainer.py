@@ -25,6 +25,7 @@ from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
     all_checkpoints,
     atomic_folder,
+    checksum_file,
     claim_run_folder,
     describe_machine,
     hash_data,
@@ -34,9 +35,14 @@ from modeling_condenser.files.run_folder import (
     start_run,
     stored_settings,
 )
-from modeling_condenser.publishing.card import write_card
-from modeling_condenser.publishing.provenance import Stage, describe_stage
-from modeling_condenser.publishing.push import commit_folder
+from modeling_condenser.publishing.card import CARD_FILE, write_card
+from modeling_condenser.publishing.provenance import (
+    RESULTS_FILE,
+    RUNS_FOLDER,
+    Stage,
+    describe_stage,
+)
+from modeling_condenser.publishing.push import PushRecipe, commit_folder, refuse_lost_text
 
 logger = logging.getLogger(__name__)
 
@@ -298,6 +304,7 @@ class ResumableTrainer(Trainer):
             The commit (a future of it if not blocking); None in all processes but the first.
 
         Raises:
+            ValueError: the card on the Hub has text or metadata that the new one lacks.
             OSError: the Hub failed or refused.
         """
         if self.hub_model_id is None:
@@ -307,13 +314,12 @@ class ResumableTrainer(Trainer):
         if not self.is_world_process_zero():
             return None
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        name, token = str(self.hub_model_id), token or self.args.hub_token
+        revision = revision or self.args.hub_revision
+        recipe = PushRecipe(str(folder), name, revision=revision, license=metadata.get("license"))
+        refuse_lost_text(folder / CARD_FILE, folder / CARD_FILE, recipe, token)
         upload = run_as_future(
-            commit_folder,
-            folder,
-            str(self.hub_model_id),
-            message=commit_message,
-            token=token or self.args.hub_token,
-            revision=revision or self.args.hub_revision,
+            commit_folder, folder, name, message=commit_message, token=token, revision=revision
         )
         return upload.result() if blocking else upload
 
@@ -329,9 +335,26 @@ class ResumableTrainer(Trainer):
             self.save_model(str(folder), _internal_call=True)
             if is_first:
                 (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle
+                _keep_card_and_results(model_folder, folder)
                 write_card(folder, name=self.hub_model_id, metadata=metadata)
         self.accelerator.wait_for_everyone()
         return model_folder
+
+
+def _keep_card_and_results(old: Path, new: Path) -> None:
+    """Copy a person's card of the model that is replaced; its results, if the weights are equal."""
+    kept = [CARD_FILE]
+    weights = [
+        {file.name: checksum_file(file) for file in folder.glob("*.safetensors")}
+        for folder in (old, new)
+    ]
+    if weights[0] == weights[1]:
+        kept += [RESULTS_FILE, RUNS_FOLDER]
+    for name in kept:
+        if (old / name).is_dir():
+            shutil.copytree(old / name, new / name)
+        elif (old / name).is_file():
+            shutil.copyfile(old / name, new / name)
 
 
 class _SetEpoch(TrainerCallback):

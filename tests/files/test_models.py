@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from modeling_condenser.files import models
-from modeling_condenser.files.hub import fetch
+from modeling_condenser.files.hub import NETWORK_ERRORS, fetch
 from modeling_condenser.files.models import find_model_folder
 from tests.publishing.loopback_hub import contents
 
@@ -19,6 +19,16 @@ FILES = {
     "onnx/model.onnx": "another format",
     "last-checkpoint/model.safetensors": "of a training",
 }
+
+
+@pytest.mark.parametrize("kind", NETWORK_ERRORS)
+def test_a_failure_of_the_network_is_an_os_error_with_a_sentence(kind, monkeypatch):
+    def fail(*_, **__):
+        raise kind("The read operation timed out")
+
+    monkeypatch.setattr("modeling_condenser.files.hub.snapshot_download", fail)
+    with pytest.raises(OSError, match="Cannot fetch owner/encoder from the Hub; try again: The r"):
+        fetch(NAME)
 
 
 def put(hub, folder: Path, files: dict[str, str]) -> str:

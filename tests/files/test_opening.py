@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.encoding.retriever import Retriever, fingerprint_model
 from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
-from tests.encoding.making import as_passages, change_json, save_modules, save_pooled
+from tests.encoding.making import change_json, save_modules, save_pooled
 
 SEGMENTS = {"token_type_ids": True}  # which BERT's tokenizer makes
 
@@ -67,22 +67,6 @@ CONTRACTS = (
 def test_the_files_of_an_export_state_its_contract(contract, bert_run, tmp_path):
     folder = export_encoder(bert_run, tmp_path / "export", contract=contract)
     assert EncodingContract.load(folder) == Retriever(folder).contract == contract
-    assert not (folder / "encoding_contract.json").exists()
-
-
-def test_an_export_by_an_earlier_version_gives_the_same_vectors(bert_run, tmp_path):
-    contract = replace(CONTRACTS[0], query_prompt="", passage_prompt="p: ")
-    folder = export_encoder(bert_run, tmp_path / "export", contract=contract)
-    passages = as_passages(["It has a harbour, a fjord and museums.", "Why?"], ["Oslo", ""])
-    now = Retriever(folder)
-    (folder / "encoding_contract.json").write_text(json.dumps(asdict(contract)))
-    change_json(folder / "config_sentence_transformers.json", title_separator=None)
-    change_json(folder / "sentence_bert_config.json", query_length=None, document_length=None)
-    change_json(folder / "tokenizer_config.json", model_input_names=None)
-    then = Retriever(folder)
-    assert then.contract == now.contract == contract
-    assert np.array_equal(then.encode_passages(passages), now.encode_passages(passages))
-    assert np.array_equal(then.encode_queries(["Why?"]), now.encode_queries(["Why?"]))
 
 
 def test_prompts_and_lengths_are_read_from_a_sentence_transformers_model(pooled):

@@ -68,16 +68,22 @@ def test_an_encoder_config_starts_from_the_random_weights_of_the_seed(scratch, t
     assert "trained from random weights" in card and "| started from | random weights |" in card
 
 
-def test_a_script_that_starts_from_random_weights_records_the_configuration(texts, tmp_path):
+def test_a_script_that_starts_from_a_model_in_memory_records_no_origin(texts, tmp_path):
     tokenizer = BACKBONES["BERT"].tokenizer(texts)
-    model = CondenserForPreTraining.from_encoder(new_encoder(SMALL, tokenizer))
+    in_memory = new_encoder(SMALL, tokenizer)
+    in_memory.config.name_or_path = "owner/name"  # as of `from_config` of a published configuration
+    model = CondenserForPreTraining.from_encoder(in_memory)
     arguments = CondenserTrainingArguments(
         tmp_path / "run", **{**SETTINGS, "save_strategy": "steps"}
     )
     CondenserTrainer(model, arguments, train_dataset=texts, processing_class=tokenizer).train()
-    [stage] = read_provenance(export_encoder(tmp_path / "run", tmp_path / "encoder"))
-    assert "encoder" not in stage.recipe
-    assert stage.recipe["encoder_config"]["hidden_size"] == SMALL["hidden_size"]
+    encoder = export_encoder(tmp_path / "run", tmp_path / "encoder")
+    [stage] = read_provenance(encoder)
+    assert stage.recipe["encoder"] == "a model in memory"
+    assert "encoder_config" not in stage.recipe
+    card = (encoder / "README.md").read_text()
+    assert "started from a model in memory (its origin is not recorded) and pre-trained" in card
+    assert "owner/name" not in card and "random weights" not in card
 
 
 def test_special_tokens_of_a_new_encoder_are_those_of_its_tokenizer(texts):

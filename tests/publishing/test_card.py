@@ -9,6 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from modeling_condenser.files.models import STARTER_FOLDER, STARTER_TITLE
+from modeling_condenser.files.run_folder import read_json, write_json
 from modeling_condenser.publishing.card import PLACEHOLDER, cite, read_start_metadata, write_card
 from modeling_condenser.publishing.provenance import (
     ADAPTATION,
@@ -125,6 +126,30 @@ def test_the_summary_is_true_of_each_kind_of_start_and_stage(write):
     assert STARTER_TITLE in write(*starter, own).text.partition("### Pre-training\n")[2]
 
 
+def test_a_model_of_the_hub_without_an_owner_is_the_base_model(write):
+    card = write(pretraining(encoder="bert-base-uncased@main"))
+    assert card.data.base_model == "bert-base-uncased"
+    assert "[bert-base-uncased@main](https://huggingface.co/bert-base-uncased)" in card.text
+
+
+def test_a_fine_tuning_that_improved_nothing_is_no_making(write):
+    kept = Stage(FINETUNING, {}, {"objective": "contrastive", "keeps_start": True})
+    said = "not improved by fine-tuning with a contrastive loss (these are the weights of the start"
+    assert f"(Gao & Callan 2021), then {said})." in write(pretraining(), kept).text
+
+
+def test_the_size_of_a_vector_is_that_of_the_last_dense_layer(write, tmp_path):
+    write(pretraining())
+    folder = tmp_path / "encoder"
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense" / "config.json").write_text('{"in_features": 32, "out_features": 16}')
+    modules = read_json(folder / "modules.json", [])
+    kind = "sentence_transformers.base.modules.dense.Dense"
+    write_json(folder / "modules.json", [*modules, {"path": "2_Dense", "type": kind}])
+    text = write(pretraining()).text
+    assert "(CLS) of the last hidden state, through a dense layer, 16 numbers |" in text
+
+
 def test_broken_metadata_of_a_start_are_left_out(tmp_path, caplog):
     (tmp_path / "README.md").write_text("---\ntitle: A model: the best\n---\n")
     assert read_start_metadata(tmp_path) == {}
@@ -167,6 +192,7 @@ def test_a_checkpoints_card_names_its_parts_and_the_code_that_it_executes(
     folder = Path(shutil.copytree(bert_run / "model", tmp_path / "checkpoint"))
     write_card(folder)
     text = (folder / "README.md").read_text()
+    assert "This needs transformers 5.4 or later" in text
     assert "executes the code in this repository (`configuration_condenser.py`, " in text
     assert "from the encoder's CLS vector and its tokens after layer 2, so that" in text
     change_json(folder / "config.json", architectures=["CondenserForMaskedLM"])

@@ -23,9 +23,10 @@ from modeling_condenser.files.run_folder import DATA
 from modeling_condenser.publishing.card import PLACEHOLDER, write_card
 from modeling_condenser.publishing.export import export
 from modeling_condenser.publishing.provenance import read_provenance, write_provenance
+from modeling_condenser.publishing.push import push
 from tests.encoding.making import change_json
 from tests.publishing.loopback_hub import contents
-from tests.publishing.making import plain_vectors
+from tests.publishing.making import make_run, plain_vectors
 
 CLASSES = {"bert": "BertModel", "roberta": "RobertaModel"}
 # One batch of them is padded; the last but one is cut, and the last is empty.
@@ -85,8 +86,11 @@ def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(exported, 
     assert saved["truncation"] is None and saved["padding"] is None
 
 
-def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(bert_run, tmp_path):
-    out = export(checkpoint=bert_run, out=tmp_path / "out")
+def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(
+    bert_run, tmp_path, monkeypatch
+):
+    for similarity in ("cosine", "dot"):
+        out = export(checkpoint=bert_run, out=tmp_path / "out", contract={"similarity": similarity})
     (out / "evaluation_results.json").write_text("[]")  # of the encoder that is replaced
     card = out / "README.md"
     card.write_text(f"{card.read_text()}\nMy own words.\n")
@@ -94,6 +98,11 @@ def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(bert_r
     assert "My own words." in card.read_text()
     assert not (out / "evaluation_results.json").exists()
     (out / "NOTICE").write_text("mine")
+
+    def work(*_: Any) -> None:
+        raise AssertionError("the folder is checked before the work")
+
+    monkeypatch.setattr("modeling_condenser.publishing.export._write_backbone", work)
     with pytest.raises(ValueError, match="not only an earlier export of this run.*It holds NOTICE"):
         export(checkpoint=bert_run, out=out)
     assert (out / "NOTICE").read_text() == "mine"
@@ -113,6 +122,36 @@ def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(bert_r
     with pytest.raises(ValueError, match="is not a pre-training checkpoint, so there is nothing"):
         export(checkpoint=out, out=tmp_path / "again")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
+
+
+def test_code_that_a_start_names_is_named_by_no_file_that_is_written(
+    bert_folder, exported, tmp_path, monkeypatch
+):
+    code = {"AutoModel": "owner/code--modeling.Encoder"}
+    start = Path(shutil.copytree(bert_folder, tmp_path / "start"))
+    copied = Path(shutil.copytree(exported, tmp_path / "other"))
+    for folder in (start, copied):
+        for name in ("config.json", "tokenizer_config.json"):
+            change_json(folder / name, auto_map=code)
+    run = make_run(start, tmp_path / "run")
+    config = json.loads((run / "model" / "config.json").read_text())
+    assert "auto_map" not in config["encoder_config"]
+    monkeypatch.setattr("modeling_condenser.publishing.export.add_int8", lambda _: None)
+    monkeypatch.setattr("modeling_condenser.publishing.push.find_opening_error", lambda _: None)
+    sent: list[dict[str, bytes]] = []
+
+    def keep(folder: Path, *_: Any, **__: Any) -> None:
+        sent.append(contents(folder))
+
+    monkeypatch.setattr("modeling_condenser.publishing.push.commit_folder", keep)
+    push(folder=copied, name="owner/name", license="mit", replace_card=True)
+    for made in (
+        contents(export(checkpoint=run, out=tmp_path / "out")),
+        contents(export(checkpoint=copied, out=tmp_path / "copy", onnx="int8")),
+        *sent,
+    ):
+        assert [name for name, content in made.items() if b"auto_map" in content] == []
+    assert b"auto_map" in contents(copied)["config.json"]
 
 
 def test_an_int8_copy_of_a_plain_encoder_keeps_its_card(tmp_path, monkeypatch):

@@ -50,6 +50,7 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
     [
         ("owner/name@refs/pr/1", "owner/name@refs/pr/1"),
         ("bert-base-uncased", "bert-base-uncased"),
+        ("data", "local: data"),  # exists
         ("hf://datasets/owner/name", "hf://datasets/owner/name"),
         (True, True),
         ("data/here", "local: here"),  # exists
@@ -99,6 +100,7 @@ def test_the_names_of_documents_are_not_published(tmp_path, monkeypatch):
         "corpus": ["merger.txt", "./plans/merger.txt", "clients", "wikitext", "owner/texts"],
         "data": {"path": "json", "data_files": files, "split": "train"},
         "encoder": "./start-1.5",
+        "on_hub": {"path": "wikimedia/wikipedia", "data_files": "20231101.fr/*.parquet"},
     }
     assert provenance.publishable(recipe) == {
         "corpus": ["local: *.txt", "local: *.txt", "local: clients", "wikitext", "owner/texts"],
@@ -108,6 +110,7 @@ def test_the_names_of_documents_are_not_published(tmp_path, monkeypatch):
             "split": "train",
         },
         "encoder": "local: start-1.5",
+        "on_hub": recipe["on_hub"],
     }
 
 

@@ -5,6 +5,7 @@ import json
 import pickle
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -82,7 +83,13 @@ def test_text_that_was_added_to_the_card_on_the_hub_is_not_lost(loopback_hub, fo
     push(folder=folder, name=NAME, license="mit")
 
 
-def test_a_dry_run_checks_and_prints_the_card_without_the_network(folder, monkeypatch):
+@pytest.mark.parametrize("links", [True, False])
+def test_a_dry_run_checks_and_prints_the_card_without_the_network(links, folder, monkeypatch):
+    def refuse(*_):
+        raise OSError("A required privilege is not held by the client")
+
+    if not links:
+        monkeypatch.setattr("os.symlink", refuse)  # as Windows does
     monkeypatch.setattr(module, "find_opening_error", lambda _: None)
     monkeypatch.setattr("socket.socket.connect", None)  # any use of it fails
     write_card(folder, metadata={"license": "mit"})
@@ -99,6 +106,7 @@ def test_a_trainers_checkpoint_is_pushed_with_its_code_and_without_its_training_
 ):
     checkpoint = Path(shutil.copytree(bert_run / "model", tmp_path / "run" / "checkpoint-7"))
     state = {"optimizer.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"}
+    state |= {"stream-0.json"}  # the places of a stream
     for name in state:
         (checkpoint / name).write_bytes(b'{"global_step": 7}')
     push(folder=tmp_path / "run", name=NAME, license="mit")  # opens it in a process of its own
@@ -154,6 +162,26 @@ def test_what_does_not_open_is_refused(folder):
 
 
 @pytest.mark.slow
+def test_a_model_whose_transformer_has_a_folder_is_pushed(folder):
+    (folder / "0_Transformer").mkdir()
+    stays = ("modules.json", "config_sentence_transformers.json", "provenance.json", "README.md")
+    for file in folder.iterdir():
+        if file.is_file() and file.name not in stays:
+            file.rename(folder / "0_Transformer" / file.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    report = push(folder=folder, name=NAME, license="mit", dry_run=True)
+    assert "0_Transformer/model.safetensors" in report.sizes and ", 32 numbers |" in report.card
+
+
+def test_a_process_that_dies_without_a_word_is_an_error(folder, monkeypatch):
+    killed = SimpleNamespace(returncode=-9, stdout="", stderr="")
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: killed)
+    assert "ended with the exit status -9" in find_opening_error(folder)
+
+
+@pytest.mark.slow
 def test_a_checkpoint_without_a_condenser_head_opens(bert_folder, tmp_path):
     CondenserForMaskedLM.from_encoder(bert_folder).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path)
@@ -194,15 +222,25 @@ def test_old_weights_and_results_are_deleted_in_the_same_commit_and_other_files_
     repository = loopback_hub.repo(NAME)
     assert repository.private
     assert repository.files() == {**contents(small), ".gitattributes": b"\n"}
+    others = dict.fromkeys(("models/large/model.safetensors", "onnx/notes.md"), b"theirs")
+    stale = ["onnx/model.onnx", "onnx/model.onnx_data", "openvino/openvino_model.bin"]
+    files = {**repository.files(), **others, **dict.fromkeys([*stale, "tf_model.h5"], b"old")}
+    repository.add("main", "By others", files)
     for name in ("theirs.txt", "evaluation_results.json"):
         (small / name).unlink()
     for name in ("onnx", "evaluation", "query_Router"):
         shutil.rmtree(small / name)
     (small / "model.safetensors").rename(small / "model-00001-of-00002.safetensors")
     done = commit_folder(small, NAME, message="Second")
-    assert repository.files() == {**contents(small), "theirs.txt": b"kept", ".gitattributes": b"\n"}
+    kept = {**others, "theirs.txt": b"kept", ".gitattributes": b"\n"}
+    assert repository.files() == {**contents(small), **kept}
     assert commit_folder(small, NAME, message="Without a change").oid == done.oid
-    assert [c.title for c in repository.commits()] == ["Second", "First", "initial commit"]
+    assert [c.title for c in repository.commits()] == [
+        "Second",
+        "By others",
+        "First",
+        "initial commit",
+    ]
 
 
 def test_errors_of_the_hub_are_reported_and_leave_the_repository_unchanged(loopback_hub, small):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from huggingface_hub import ModelCard
 
 from modeling_condenser import CondenserForPreTraining, CondenserTrainingArguments
@@ -75,11 +76,17 @@ def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
     model = CondenserForPreTraining.from_encoder(str(bert_folder))
     trainer = CondenserTrainer(model, arguments, train_dataset=examples)
     trainer.train()
+    trainer.write_model()
+    model_folder, own = tmp_path / "run" / "model", "\n## Use\n\nMy own words.\n"
+    for name, content in {"README.md": own, "evaluation_results.json": "[]"}.items():
+        with (model_folder / name).open("a") as file:
+            file.write(content)
     words = {"license": "mit", "tags": "my-tag", "dataset": "my texts"}
     done = trainer.push_to_hub("As trained", private=True, **words)
     assert loopback_hub.repo(NAME).private
     assert [(c.title, c.sha) for c in pushed(loopback_hub)] == [("As trained", done.oid)]
     files = loopback_hub.repo(NAME).files()
+    assert b"My own words." in files["README.md"] and files["evaluation_results.json"] == b"[]"
     metadata = ModelCard(files["README.md"].decode()).data
     assert metadata.license == "mit" and metadata.tags == ["my-tag", "condenser", "dense-retrieval"]
     (stage,) = json.loads(files["provenance.json"])
@@ -87,3 +94,11 @@ def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
     assert stage["run"]["steps"] == 2
     assert not [name for name, data in files.items() if str(tmp_path).encode() in data]
     assert not [name for name in files if name.endswith(PICKLES)]
+    repository = loopback_hub.repo(NAME)
+    repository.add("main", "Edit model card", {**files, "README.md": files["README.md"] + b"Mine."})
+    with pytest.raises(ValueError, match="card of owner/run on the Hub has text .* lacks"):
+        trainer.push_to_hub()
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    trainer.write_model()
+    assert not (model_folder / "evaluation_results.json").exists()  # of other weights

@@ -14,7 +14,7 @@ from typing import Any
 import datasets
 import evaluate
 import ir_measures
-import regex  # type: ignore[import-untyped]
+import regex
 
 _DESCRIPTION = """\
 Measures of ranked passages, as papers on dense retrieval report them: "retrieval" (the default) by
