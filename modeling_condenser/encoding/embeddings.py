@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
+_MOST_SHARDS = 200  # a search keeps each of them open, and a process may often open 1,024 files
 
 # The type or the allowed values of each setting.
 ENCODER_SETTINGS: Mapping[str, Any] = {
@@ -226,7 +227,8 @@ def encode_collection(
         retriever: on `local_device(devices)`.
         passages: columns `_id`, `title`, `text`.
         folder: new, empty, or of an earlier call.
-        shard_size: passages in a shard of a new folder; by default from 256 to 8,192.
+        shard_size: passages in a shard of a new folder; by default from 256 to 8,192, or
+            more if there would be more than 200 shards.
         devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs if the
             retriever is on one, and its device otherwise.
         is_cache: replace vectors of another model or of other passages, instead of an error.
@@ -258,12 +260,11 @@ def claim_folder(
         ValueError: the folder holds the vectors of another model or of other passages.
         FileExistsError: the folder holds something else.
     """
-    sixteenth = -(-len(passages) // 16)  # so that workers have shards to share
     wanted = Embeddings(
         folder=Path(folder),
         n_passages=len(passages),
         dimension=retriever.dimension,
-        shard_size=shard_size or min(8192, max(256, sixteenth)),
+        shard_size=shard_size or _choose_shard_size(len(passages)),
         retriever=retriever.passage_fingerprint,
         contract=asdict(retriever.contract),
         passages=fingerprint_passages(passages),
@@ -278,6 +279,12 @@ def claim_folder(
                 " remove it, or choose another folder."
             )
     return embeddings
+
+
+def _choose_shard_size(n_passages: int) -> int:
+    """The passages of a shard: workers have shards to share, and a process can open all of them."""
+    sixteenth, least = -(-n_passages // 16), -(-n_passages // _MOST_SHARDS)
+    return max(min(8192, max(256, sixteenth)), least)
 
 
 def _update(
@@ -307,8 +314,9 @@ def _update(
     added = passages.select(np.flatnonzero(is_new))
     beside = folder.with_name(f".{folder.name}.fresh")
     fresh = encode_collection(retriever, added, beside, devices=devices, is_cache=True)
+    shard_size = max(earlier.shard_size, -(-len(passages) // _MOST_SHARDS))
     with atomic_folder(folder) as partial:
-        new = claim_folder(retriever, passages, partial, shard_size=earlier.shard_size)
+        new = claim_folder(retriever, passages, partial, shard_size=shard_size)
         fresh_rows = np.cumsum(is_new) - 1
         for shard, place in enumerate(new.shards):
             part = slice(place.start, place.stop)

@@ -184,6 +184,16 @@ def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
     assert all_bytes(replaced) == hash_vectors(changed).tobytes()
 
 
+def test_shards_of_millions_of_passages_can_all_be_open(tmp_path, monkeypatch):
+    for n, size in ((100, 256), (100_000, 6_250), (1_000_000, 8_192), (8_841_823, 44_210)):
+        assert module._choose_shard_size(n) == size
+    monkeypatch.setattr(module, "_MOST_SHARDS", 10)
+    encode_collection(HashRetriever(), PASSAGES, tmp_path / "e", shard_size=8)
+    grown = encode_collection(HashRetriever(), make_passages(200), tmp_path / "e")
+    assert len(grown.shards) == 10
+    assert all_bytes(grown) == hash_vectors(make_passages(200)).tobytes()
+
+
 def next_week() -> tuple[Dataset, list[str]]:
     """PASSAGES without three, with one changed, one new and two swapped; and the new texts."""
     rows = PASSAGES.to_list()
