@@ -97,7 +97,7 @@ def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a TREC run file, plain or `.gz`; ranks must be numbers, and are ignored as in trec_eval."""
+    """Read a TREC run file, plain or `.gz`; ranks must be numbers, and are ignored."""
     path = Path(path)
     open_text: Any = gzip.open if path.suffix == ".gz" else open
     run: Run = {}

@@ -376,11 +376,13 @@ def open_searcher(
     bm25_folder: Path | None = None,
     settings: SearchSettings | None = None,
     dev: Collection | None = None,
+    is_stored: bool = False,
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
     `folder` stores the index and, unless `embeddings` and `bm25_folder` name others, the embeddings
     and BM25's index; later calls open them, or make them again if model or passages have changed.
+    If `is_stored`, vectors are only opened; a FileNotFoundError says that they are not complete.
     Unless a hybrid system has a fusion, `choose_fusion` selects it on `dev`, once.
     """
     settings = settings or SearchSettings()
@@ -389,7 +391,7 @@ def open_searcher(
     bm25_folder = bm25_folder or folder / BM25
     if system.kind == "bm25":
         return Bm25(passages, folder=bm25_folder, **system.settings)
-    dense = _open_dense(system.encoder, passages, folder, embeddings, settings)
+    dense = _open_dense(system.encoder, passages, folder, embeddings, settings, is_stored)
     if system.kind == "encoder":
         return dense
     bm25, fusion = Bm25(passages, folder=bm25_folder, **system.bm25.settings), DEFAULT
@@ -442,22 +444,27 @@ def _open_dense(
     folder: Path,
     embeddings: Path | None,
     settings: SearchSettings,
+    is_stored: bool,
 ) -> DenseSearcher:
     """Encode the passages and build the index of an encoder, or open those that are stored."""
     retriever = system.open()
     retriever.check_inner_product()
     place = embeddings or folder / EMBEDDINGS_FOLDER
-    if not place.exists():
-        _copy_stored(retriever, passages, place)
-    stored = read_json(place / MANIFEST_FILE, {}).get("passages")
-    if embeddings and stored not in (None, fingerprint_passages(passages)):
-        raise ValueError(
-            f"{embeddings} holds the vectors of other passages, which a search does not replace: "
-            f"name another folder, or use `condenser encode {system.text} COLLECTION {embeddings}`."
+    if is_stored:
+        vectors = Embeddings.open(place)
+    else:
+        if not place.exists():
+            _copy_stored(retriever, passages, place)
+        stored = read_json(place / MANIFEST_FILE, {}).get("passages")
+        if embeddings and stored not in (None, fingerprint_passages(passages)):
+            raise ValueError(
+                f"{embeddings} holds the vectors of other passages, which a search does not "
+                "replace: name another folder, or use "
+                f"`condenser encode {system.text} COLLECTION {embeddings}`."
+            )
+        vectors = encode_collection(
+            retriever, passages, place, devices=settings.device_list, is_cache=embeddings is None
         )
-    vectors = encode_collection(
-        retriever, passages, place, devices=settings.device_list, is_cache=embeddings is None
-    )
     if settings.is_exact:
         return DenseSearcher(retriever, vectors, None, 4 * vectors.dimension)
     index_folder = folder / as_folder(f"index-{settings.index}")
