@@ -125,7 +125,7 @@ def collect(**settings: Any) -> Collected:
     Raises:
         FileNotFoundError: a folder, a file or the model does not exist.
         ValueError: `out` or a source holds something else, a setting is wrong, or there is no
-            document.
+            document; or no label has a passage, and then the passages are written all the same.
     """
     (recipe,) = parse_settings(settings, CollectRecipe)
     target = Path(recipe.out)
@@ -156,6 +156,12 @@ def collect(**settings: Any) -> Collected:
         if labels is not None:
             done.questions = write_labels(folder, labels, written, done.left_out)
         write_json(folder / FACTS_FILE, vars(done))
+    if labels is not None and not done.questions:
+        reasons = ", ".join(f"{why}: {n:,}" for why, n in done.left_out.items())
+        raise ValueError(
+            f"No label of {recipe.labels} has a passage in the collection ({reasons}). {target} "
+            "has all passages, but no queries: correct the labels, and collect again."
+        )
     return done
 
 

@@ -179,16 +179,31 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
         collect(sources=[messy], out=out)
 
 
-def test_labels_that_fit_nothing_are_refused_and_nothing_is_written(messy, tmp_path):
-    labels = tmp_path / "pairs.csv"
-    for content, message in (
-        ("Question,Answer\na,b\n", "has the columns Answer, Question: expected question, and pass"),
-        ("question,file\na,b.md\n", r"No label has a passage .*names no passage: 1"),
+def test_labels_that_fit_nothing_are_refused_and_the_passages_are_kept(messy, tmp_path):
+    labels, out = tmp_path / "pairs.csv", tmp_path / "out"
+    settings = {"sources": [messy / "setup.md"], "out": out, "labels": labels}
+    labels.write_text("Question,Answer\na,b\n")
+    with pytest.raises(
+        ValueError, match="has the columns Answer, Question: expected question, and"
     ):
-        labels.write_text(content)
-        with pytest.raises(ValueError, match=message):
-            collect(sources=[messy / "setup.md"], out=tmp_path / "out", labels=labels)
-        assert not (tmp_path / "out").exists()
+        collect(**settings)
+    assert not out.exists()
+    labels.write_text("question,file\na,b.md\n")
+    with pytest.raises(
+        ValueError, match="No label of .*names no passage: 1.*has all passages, but"
+    ):
+        collect(**settings)
+    assert {file.name for file in out.iterdir()} == {"corpus.jsonl", "collected.json"}
+    labels.write_text("question,file\na,setup.md\n")
+    assert sum(collect(**settings).questions.values()) == 1
+
+
+def test_labels_of_documents_may_have_ids_of_their_own(tmp_path, write_text):
+    pages = [write_text(f"It is {word}.", f"{word}.md") for word in ("red", "blue")]
+    table = write_text("id,text\n2,It is new.\n", "rows.csv")  # whose row has the same id
+    labels = write_text("id,question,file\n1,warm,red.md\n2,cold,blue.md\n", "labels.csv")
+    collect(sources=[*pages, table], out=tmp_path / "out", labels=labels)
+    assert relevant(tmp_path / "out") == {"warm": {"red.md#1"}, "cold": {"blue.md#1"}}
 
 
 def test_a_table_may_be_passages_and_labels_at_once_with_columns_of_any_name(tmp_path):
