@@ -35,7 +35,9 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
 }
 _UTF8 = "utf-8-sig"
 _JSON = json.JSONDecoder(parse_constant=lambda name: None)  # NaN and Infinity
-_JSON_CHUNK = 1 << 22  # characters
+_JSON_CHUNK = 1 << 16  # characters
+_BETWEEN_VALUES = re.compile(r"[,\s]*")
+_LONGEST_WORD = len(r"\ud83d\ude00") + 1  # that an end of a chunk makes an error of
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character beyond U+FFFF, or both halves
 _PARQUET_ROWS = 256  # in memory
 _BATCH_ROWS = 8192  # of a fingerprint, which depends on it
@@ -126,15 +128,12 @@ def _refuse_repeated(path: Path, columns: Sequence[str]) -> None:
         raise ValueError(f"{path} has several columns {repeated[0]!r}: rename all but one.")
 
 
-def read_json(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the objects of a file of lines, or of one array.
+def read_json(path: Path, encoding: str | None = None) -> Iterator[dict[str, Any]]:
+    """Read the objects of a file: one in each line, one after another, or those of one array.
 
     NaN, which is not JSON, becomes null; half of a character (as in \\ud83d) becomes U+FFFD.
     """
-    with _open_text(path) as stream:
-        is_array = stream.read(_JSON_CHUNK).lstrip().startswith("[")
-    items = _read_array(path) if is_array else _read_json_lines(path)
-    for number, (text, value) in enumerate(items, 1):
+    for number, (text, value) in enumerate(_read_values(path, encoding), 1):
         if not isinstance(value, dict):
             raise ValueError(f"{path}: item {number}, {value!r:.80}, is not a JSON object.")
         if _SURROGATE.search(text):
@@ -147,40 +146,45 @@ def join_halves(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _read_array(path: Path) -> Iterator[tuple[str, Any]]:
-    """Read the items of a JSON array one by one: DPR's file for Natural Questions has 8 GB.
+def _read_values(path: Path, encoding: str | None) -> Iterator[tuple[str, Any]]:
+    """Read the values of a file, or of the array in it; DPR's for Natural Questions has 8 GB.
 
     Yields:
-        The text of an item, and its value.
+        The text of a value, and the value.
     """
-    separators = re.compile(r"[,\s]*")
-    with _open_text(path) as stream:
-        text = stream.read(_JSON_CHUNK).lstrip()
-        place = 1
+    with _open_text(path, encoding=encoding) as stream:
+        text = stream.read(_JSON_CHUNK)
+        start = len(text) - len(text.lstrip())
+        is_array = text.startswith("[", start)
+        place, line = start + is_array, 1
         while True:
-            place = separators.match(text, place).end()  # type: ignore[union-attr]
+            place = _BETWEEN_VALUES.match(text, place).end()  # type: ignore[union-attr]
             try:
-                item, end = _JSON.raw_decode(text, place)
-                yield text[place:end], item
+                value, end = _JSON.raw_decode(text, place)
+                yield text[place:end], value
                 place = end
             except json.JSONDecodeError as error:
-                if text.startswith("]", place):
+                if is_array and text.startswith("]", place):
                     return
-                more = stream.read(_JSON_CHUNK)
+                line += text.count("\n", 0, place)
+                text, place = text[place:], 0
+                # Longer pieces each time, because a value is decoded from its beginning again.
+                more = stream.read(_JSON_CHUNK + len(text)) if _is_cut(error) else ""
+                if not (more or text or is_array):
+                    return
                 if not more:
-                    raise ValueError(f"{path} is not a JSON array ({error}).") from None
-                text, place = text[place:] + more, 0
+                    broken = text.partition("\n")[0]
+                    raise ValueError(
+                        f"{path}:{line}: {broken!r:.80} is not JSON ({error.msg}): expected "
+                        "objects, or one array of objects."
+                    ) from None
+                text += more
 
 
-def _read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    for number, line in read_lines(path):
-        try:
-            yield line, _JSON.decode(line)
-        except ValueError as error:
-            raise ValueError(
-                f"{path}:{number}: {line!r:.80} is not JSON ({error}): expected an object in each "
-                "line, or one array of objects."
-            ) from None
+def _is_cut(error: json.JSONDecodeError) -> bool:
+    """Whether a value may be decoded if more of the text is read, which ends in it."""
+    is_at_end = error.pos > len(error.doc) - _LONGEST_WORD
+    return is_at_end or error.msg.startswith("Unterminated string")
 
 
 def _read_parquet(path: Path, needed: str | None) -> Iterator[dict[str, Any]]:
@@ -227,7 +231,7 @@ def read_rows(
     Args:
         file: its ending says what it holds.
         needed: the only column that the caller uses; others may be missing from the rows.
-        encoding: of .csv and .tsv files.
+        encoding: of all but .txt and .parquet files.
     """
     match plain_ending(file):
         case ".txt":
@@ -237,7 +241,7 @@ def read_rows(
         case ".csv":
             return _read_csv(file, encoding)
         case ".json" | ".jsonl":
-            return read_json(file)
+            return read_json(file, encoding)
         case ".parquet":
             return _read_parquet(file, needed)
     raise ValueError(

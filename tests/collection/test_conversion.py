@@ -442,8 +442,23 @@ def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeyp
     file.write_text(json.dumps(values, indent=2, ensure_ascii=bool(chunk % 2)), "utf-8")
     assert list(read_rows(file)) == values
     file.write_text('[{"text": 1}, {"text": 2')
-    with pytest.raises(ValueError, match="is not a JSON array"):
+    with pytest.raises(ValueError, match=r"array.json:1: .*\"text\": 2.* is not JSON"):
         list(read_rows(file))
+
+
+@pytest.mark.parametrize("chunk", [1, 64, 10**6])
+def test_objects_of_several_lines_are_read_and_a_broken_one_is_named(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(rows_module, "_JSON_CHUNK", chunk)
+    file, values = tmp_path / "a.json", [{"text": 'aé"\\\n😀', "x": [1.5, None]}, {"text": "{["}]
+    file.write_text("\n\n".join(json.dumps(value, indent=2) for value in values), "utf-8")
+    assert list(read_rows(file)) == values
+    file.write_text(json.dumps(values[0], indent=2))
+    assert list(read_rows(file)) == values[:1]
+    file.write_text('{"text": 1}\n\n{"text": 2\n' + '{"text": 3}\n' * 5_000)
+    rows = iter(read_rows(file))
+    assert next(rows) == {"text": 1}
+    with pytest.raises(ValueError, match=r"a.json:3: '{\"text\": 2' is not JSON"):
+        next(rows)
 
 
 @pytest.mark.parametrize("is_array", [True, False])
