@@ -44,7 +44,7 @@ def read_labels(file: str, columns: Mapping[str, str], encoding: str | None = No
     """
     if not Path(file).is_file():
         raise FileNotFoundError(f"There is no file {file}.")
-    rows = list(read_any_rows(Path(file), encoding))
+    rows = list(read_any_rows(Path(file), encoding, is_padded=True))  # Excel leaves out empty ends
     in_file = set[str]().union(*rows)
     names = {name: columns.get(name, name) for name in _COLUMNS}
     known = {name for name, column in names.items() if column in in_file}

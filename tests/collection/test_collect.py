@@ -253,6 +253,13 @@ def test_a_quote_counts_beside_an_id_of_the_label_or_the_name_of_a_table(tmp_pat
     assert relevant(tmp_path / "out") == {"what": {"faq.csv#a2"}, "price": {"faq.csv#a1"}}
 
 
+def test_labels_may_lack_their_last_fields_as_excel_writes_them(tmp_path, write_text):
+    page = write_text("It is free.", "a.md")
+    labels = write_text("question,passage,file\nprice,It is free.\ncost,,a.md\n", "labels.csv")
+    collect(sources=[page], out=tmp_path / "out", labels=labels)
+    assert relevant(tmp_path / "out") == {"price": {"a.md#1"}, "cost": {"a.md#1"}}
+
+
 def test_other_files_in_the_folder_of_a_collection_are_not_lost(tmp_path, write_text):
     file, out = write_text("It is free.", "a.txt"), tmp_path / "out"
     collect(sources=file, out=out)

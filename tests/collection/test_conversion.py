@@ -272,6 +272,11 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
     ]
 
 
+def test_soft_hyphens_are_removed_from_titles_headings_and_texts(tmp_path):
+    (tmp_path / "a.md").write_text("# Bo\xadden\n\n## Was\xadser\n\nEs fließt ab\xadwärts.\n")
+    assert read(tmp_path)[0].popitem()[1] == ("Boden", [(("Wasser",), "Es fließt abwärts.")])
+
+
 def test_the_whole_text_of_a_document_has_each_heading_once():
     sections = [((), "a"), (("A", "B"), "b"), (("A", "C"), "c"), (("C",), "d"), (("C",), "e")]
     text = Document("n", "n", "T", sections).text
@@ -432,6 +437,21 @@ def test_values_of_tables_stay_as_they_are_written(sep, quoting, tmp_path):
     table.to_parquet(tmp_path / "a.parquet")
     for file in sorted(tmp_path.iterdir()):
         assert list(read_any_rows(file)) == table.to_dict("records")
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        ('"text\n(de, fr)";id\n"a, b";1\n', [{"text\n(de, fr)": "a, b", "id": "1"}]),
+        ("Frage (kurz, lang);text\na;b\n", [{"Frage (kurz, lang)": "a", "text": "b"}]),
+        ("text;id\ra, b, c;1\r", [{"text": "a, b, c", "id": "1"}]),
+        ("sep=;\ntext;id;n\na, b;1;2\n", [{"text": "a, b", "id": "1", "n": "2"}]),
+        ("text\nOne column.\n", [{"text": "One column."}]),
+    ],
+)
+def test_the_separator_of_a_table_is_that_with_which_its_records_agree(content, rows, tmp_path):
+    (tmp_path / "a.csv").write_bytes(content.encode())
+    assert list(read_any_rows(tmp_path / "a.csv")) == rows
 
 
 @pytest.mark.parametrize("chunk", [1, 64, 10**6])
