@@ -158,9 +158,9 @@ def collect(**settings: Any) -> Collected:
             done.questions = write_labels(folder, labels, written, done.left_out)
         write_json(folder / FACTS_FILE, vars(done))
     if labels is not None and not done.questions:
-        reasons = ", ".join(f"{why}: {n:,}" for why, n in done.left_out.items())
+        left_out = ", ".join(f"{why}: {n:,}" for why, n in done.left_out.items())
         raise ValueError(
-            f"No label of {recipe.labels} has a passage in the collection ({reasons}). {target} "
+            f"No label of {recipe.labels} has a passage in the collection ({left_out}). {target} "
             "has all passages, but no queries: correct the labels, and collect again."
         )
     return done
