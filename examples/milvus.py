@@ -82,6 +82,12 @@ def main() -> None:
     parser.add_argument("--fields", nargs="+", choices=FIELDS, default=FIELDS)
     parser.add_argument("--replace", action="store_true")
     options = parser.parse_args()
+    retriever = Retriever(options.retriever)
+    if retriever.contract.similarity == "euclidean":
+        parser.error(
+            f"{options.retriever} compares by Euclidean distance, but this example by inner "
+            "products: name a retriever with the similarity dot or cosine."
+        )
     client = MilvusClient(options.uri, token=os.environ.get("MILVUS_TOKEN", ""))
     if options.replace and client.has_collection(options.name):
         client.drop_collection(options.name)
@@ -92,7 +98,7 @@ def main() -> None:
         if n_loaded != (n_rows := ds.dataset(options.table).count_rows()):
             parser.error(f"{options.name} has {n_loaded} of {n_rows} passages: add --replace.")
     client.load_collection(options.name)
-    [vector] = Retriever(options.retriever).encode_queries([options.query])
+    [vector] = retriever.encode_queries([options.query])
     for hit in search(client, options.name, options.query, vector, fields=options.fields):
         print(f"{hit['distance']:.3f}  {hit['id']}  {' '.join(hit['entity']['text'].split())[:70]}")
 

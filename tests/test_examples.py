@@ -6,6 +6,7 @@ import runpy
 import shutil
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from transformers import AutoModel, ModernBertModel
 
 import modeling_condenser
 from modeling_condenser.collection import load
+from modeling_condenser.files.models import EncodingContract
 
 ROOT = Path(__file__).parent.parent
 NAMES = ("search", "condense", "from_scratch", "fine_tune", "evaluate", "adapt")
@@ -133,6 +135,12 @@ def test_milvus_finds_what_brute_force_finds(tmp_path, monkeypatch, capsys):
     client.delete("passages", ["p7"])  # as if the call that loads the table had been killed
     words = [str(tmp_path / "table"), "none", "topic3", "--uri", str(tmp_path / "milvus.db")]
     monkeypatch.setattr("sys.argv", ["milvus.py", *words])
-    with pytest.raises(SystemExit):
-        example["main"]()
-    assert "passages has 59 of 60 passages: add --replace." in capsys.readouterr().err
+    for similarity, message in (
+        ("dot", "passages has 59 of 60 passages: add --replace."),
+        ("euclidean", "none compares by Euclidean distance"),
+    ):
+        stub = SimpleNamespace(contract=EncodingContract(8, 8, similarity=similarity))
+        monkeypatch.setitem(example["main"].__globals__, "Retriever", lambda _, stub=stub: stub)
+        with pytest.raises(SystemExit):
+            example["main"]()
+        assert message in capsys.readouterr().err

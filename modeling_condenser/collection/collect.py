@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import regex  # type: ignore[import-untyped]
 
-from modeling_condenser.files.models import find_model_folder, read_contract
+from modeling_condenser.files.models import find_model_folder, module_paths, read_contract
 from modeling_condenser.files.run_folder import atomic_folder, write_json
 from modeling_condenser.files.settings import parse_settings
 
@@ -28,6 +28,7 @@ FACTS_FILE = "collected.json"
 _WRITTEN = {CORPUS_FILE, QUERIES_FILE, QRELS_FOLDER, FACTS_FILE}
 _LEAST_TOKENS, _MAX_WORDS, _MAX_TOKENS = 16, 180, 256  # 180 English words are about 256 tokens
 _SHOWN_KINDS = 5
+_PIECE = re.compile(r".{1,100000}(?=\s|\Z)|.{1,100000}", re.DOTALL)  # cut before a blank
 # A character of a script without spaces is a word, and so are 20 characters without a space.
 _WORD = regex.compile(rf"(?:[{SPACELESS}]|[^\s{SPACELESS}]{{1,20}})\p{{M}}*+")
 
@@ -125,7 +126,7 @@ def collect(**settings: Any) -> Collected:
     Raises:
         FileNotFoundError: a folder, a file or the model does not exist.
         ValueError: `out` or a source holds something else, a setting is wrong, or there is no
-            document.
+            document; or no label has a passage, and then the passages are written all the same.
     """
     (recipe,) = parse_settings(settings, CollectRecipe)
     target = Path(recipe.out)
@@ -156,6 +157,12 @@ def collect(**settings: Any) -> Collected:
         if labels is not None:
             done.questions = write_labels(folder, labels, written, done.left_out)
         write_json(folder / FACTS_FILE, vars(done))
+    if labels is not None and not done.questions:
+        left_out = ", ".join(f"{why}: {n:,}" for why, n in done.left_out.items())
+        raise ValueError(
+            f"No label of {recipe.labels} has a passage in the collection ({left_out}). {target} "
+            "has all passages, but no queries: correct the labels, and collect again."
+        )
     return done
 
 
@@ -205,31 +212,40 @@ Cut = Callable[[str, str], Iterator[tuple[str, str]]]
 
 def _open_cutter(recipe: CollectRecipe) -> Cut:
     tokenizer: Any = None
-    longest, n_special = recipe.max_tokens or _MAX_WORDS, 0
+    longest, n_special, prompt, separator = recipe.max_tokens or _MAX_WORDS, 0, "", " "
     if recipe.model:
         from transformers import AutoTokenizer  # takes seconds
 
         folder = find_model_folder(recipe.model)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        limit = read_contract(folder).get("passage_max_length") or tokenizer.model_max_length
+        tokenizer = AutoTokenizer.from_pretrained(folder / module_paths(folder)[0])
+        contract = read_contract(folder)
+        prompt = contract.get("passage_prompt", prompt)
+        separator = contract.get("title_separator", separator)
+        limit = contract.get("passage_max_length") or tokenizer.model_max_length
         longest = min(recipe.max_tokens or _MAX_TOKENS, limit)
         n_special = tokenizer.num_special_tokens_to_add()
-    if longest < _LEAST_TOKENS:
-        raise ValueError(f"max_tokens is {longest}, expected at least {_LEAST_TOKENS}.")
 
     def token_starts(text: str) -> list[int]:
         if tokenizer is None or not tokenizer.is_fast:  # which does not say where tokens begin
             count = tokenizer.tokenize if tokenizer else lambda word: [word]
             return [word.start() for word in _WORD.finditer(text) for _ in count(word[0])]
         options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
-        return [start for start, _ in tokenizer(text, **options)["offset_mapping"]]
+        starts = list[int]()
+        for piece in _PIECE.finditer(text):  # of a whole book, memory would hold gigabytes
+            places = tokenizer(piece[0], **options)["offset_mapping"]
+            starts += [piece.start() + start for start, _ in places]
+        return starts
+
+    n_prompt, n_separator = len(token_starts(prompt)), len(token_starts(separator))
+    if longest < _LEAST_TOKENS + n_prompt:
+        raise ValueError(f"max_tokens is {longest}, expected at least {_LEAST_TOKENS + n_prompt}.")
 
     def cut(title: str, text: str) -> Iterator[tuple[str, str]]:
-        room = longest - n_special
+        room = longest - n_special - n_prompt
         starts = token_starts(title)
         if len(starts) > room // 2:  # a title takes at most half of a passage
             title = title[: starts[room // 2]].strip()
-        room -= min(len(starts), room // 2)
+        room -= min(len(starts), room // 2) + (n_separator if title else 0)
         for start, stop in cut_at_sentences(text, token_starts(text), room=room):
             if passage := text[start:stop].strip():
                 yield title, passage

@@ -47,6 +47,9 @@ _USUAL_ENCODINGS = (
     "utf_8 utf_16_le utf_16_be utf_32 cp1252 gb18030 big5 cp932 euc_jp euc_kr cp1251 koi8_r "
     "cp1253 cp1254 cp1255 cp1256 cp874"
 ).split()
+_EAST_ASIAN = ("big5", "cp932", "cp949", "cp950", "euc_", "gb", "hz", "johab", "shift_jis")
+_EAST_ASIAN_SHARE = 0.05  # of bytes beyond ASCII, in a text that is guessed to be East Asian
+_BYTES_A_READ = 1 << 20
 _BAD_SHARE = 0.01  # of characters that cannot be decoded, in a text whose encoding is kept
 _FEW_BAD = 3  # such characters in a short text of UTF-8
 
@@ -168,7 +171,7 @@ class DocumentReader:
         else:
             title, markdown = _convert_to_markdown(file, ending, self.encoding)
             title, sections = split_markdown(markdown, title)
-        sections = [(headings, _plain(text)) for headings, text in sections]
+        sections = [(tuple(map(_plain, headings)), _plain(text)) for headings, text in sections]
         if not any(text for _, text in sections):
             raise ValueError(f"{file} has no text.")
         return _plain(title), sections
@@ -234,11 +237,30 @@ def _open_for_library(file: Path) -> Iterator[IO[bytes]]:
         raise ValueError(f"{file} cannot be converted ({reason}).") from error
 
 
-def read_any_rows(file: Path, encoding: str | None = None) -> Iterable[dict[str, Any]]:
-    """Read the rows of a table; `encoding` is that of text that is not UTF-8, see `decode_file`."""
-    if plain_ending(file) in (".csv", ".tsv"):
-        return read_rows(file, encoding=decode_file(file, encoding)[1])
-    return read_rows(file)
+def read_any_rows(
+    file: Path, encoding: str | None = None, *, is_padded: bool = False
+) -> Iterable[dict[str, Any]]:
+    """Read the rows of a table, see `read_rows` and `decode_file`; memory holds UTF-8 in parts."""
+    if plain_ending(file) in TABLE_ENDINGS and plain_ending(file) != ".parquet":
+        is_utf_8 = _is_utf_8(file, may_be_ascii=encoding is None)
+        encoding = "utf-8-sig" if is_utf_8 else decode_file(file, encoding)[1]
+    return read_rows(file, encoding=encoding, is_padded=is_padded)
+
+
+def _is_utf_8(file: Path, *, may_be_ascii: bool) -> bool:
+    """Whether `decode_file` would read a file as UTF-8 without bad bytes."""
+    decoder, is_ascii = codecs.getincrementaldecoder("utf-8-sig")(), True
+    with open_bytes(file) as stream:
+        while data := stream.read(_BYTES_A_READ):
+            with suppress(UnicodeDecodeError):
+                if "\0" not in decoder.decode(data):
+                    is_ascii = is_ascii and data.isascii()
+                    continue
+            return False
+        with suppress(UnicodeDecodeError):
+            decoder.decode(b"", final=True)
+            return may_be_ascii or not is_ascii
+    return False
 
 
 def _first(row: Mapping[str, Any], columns: Iterable[str]) -> str:
@@ -259,8 +281,8 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
 
     It is the first of these in which all bytes are valid: that of a byte order mark, UTF-8,
     `encoding` or what a page of HTML declares. Else it is the first of these in which few bytes are
-    bad (`_has_few_bad`), or what charset-normalizer finds. Of ASCII bytes, such as those of
-    ISO-2022-JP, UTF-8 is tried last.
+    bad (`_has_few_bad`), or what charset-normalizer finds, unless that `_is_doubtful`. Of ASCII
+    bytes, such as those of ISO-2022-JP, UTF-8 is tried last.
 
     Raises:
         ValueError: there is no such encoding.
@@ -285,10 +307,20 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
     guess = None
     if not is_binary(data):
         guess = from_bytes(data, cp_isolation=_USUAL_ENCODINGS).best() or from_bytes(data).best()
+    if guess is not None and _is_doubtful(data, guess.encoding):
+        with suppress(UnicodeDecodeError):
+            return _with_line_feeds(data.decode("cp1252")), "cp1252"
     if guess is None:
         raise ValueError(f"{file} is not text of a known encoding.")
     logger.info("%s is read as %s.", file, guess.encoding)
     return _with_line_feeds(str(guess)), guess.encoding
+
+
+def _is_doubtful(data: bytes, guess: str) -> bool:
+    """Whether a guess rests on few bytes beyond ASCII, which cp1252 has as signs, such as 20 °C."""
+    n_beyond = len(data.translate(None, bytes(range(128))))
+    is_east_asian = guess.startswith(_EAST_ASIAN)
+    return n_beyond <= 2 or (is_east_asian and n_beyond < _EAST_ASIAN_SHARE * len(data))
 
 
 def _has_few_bad(text: str, *, is_utf_8: bool) -> bool:

@@ -44,7 +44,7 @@ def read_labels(file: str, columns: Mapping[str, str], encoding: str | None = No
     """
     if not Path(file).is_file():
         raise FileNotFoundError(f"There is no file {file}.")
-    rows = list(read_any_rows(Path(file), encoding))
+    rows = list(read_any_rows(Path(file), encoding, is_padded=True))  # Excel leaves out empty ends
     in_file = set[str]().union(*rows)
     names = {name: columns.get(name, name) for name in _COLUMNS}
     known = {name for name, column in names.items() if column in in_file}
@@ -72,7 +72,7 @@ def write_labels(
         left_out: why a label is left out -> how many; is added to.
 
     Returns:
-        Split -> number of queries.
+        Split -> number of queries; empty if no label has a passage, and then nothing is written.
     """
     of_documents = [frozenset(passages) for _, passages in documents]
     finder = _QuoteFinder(folder / CORPUS_FILE, documents, of_documents)
@@ -89,8 +89,7 @@ def write_labels(
         else:
             judged.setdefault(plain_text(question), (question, set()))[1].update(*groups)
     if not judged:
-        reasons = ", ".join(f"{why}: {n:,}" for why, n in left_out.items())
-        raise ValueError(f"No label has a passage in the collection ({reasons}).")
+        return {}
     n_documents = len({_owner(finder, passages) for _, passages in judged.values()})
     if n_documents < _FEW_DOCUMENTS:
         logger.info(
@@ -134,6 +133,8 @@ def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[froz
     groups = names.get(row, set()) if row else of_file
     if file and row:
         groups = names.get(f"{file}#{row}") or finder.within(groups, of_file)
+        if not groups and plain_ending(Path(file)) not in TABLE_ENDINGS:
+            groups = of_file  # which has no ids, so this is the label's own
     if not quote:
         return groups
     known, quoted = groups or of_file, finder.find(quote)

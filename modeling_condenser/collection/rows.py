@@ -35,10 +35,14 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
 }
 _UTF8 = "utf-8-sig"
 _JSON = json.JSONDecoder(parse_constant=lambda name: None)  # NaN and Infinity
-_JSON_CHUNK = 1 << 22  # characters
+_JSON_CHUNK = 1 << 16  # characters
+_BETWEEN_VALUES = re.compile(r"[,\s]*")
+_LONGEST_WORD = len(r"\ud83d\ude00") + 1  # that an end of a chunk makes an error of
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character beyond U+FFFF, or both halves
 _PARQUET_ROWS = 256  # in memory
 _BATCH_ROWS = 8192  # of a fingerprint, which depends on it
+_OF_EXCEL = ["sep=", ""]  # a line above the columns, which names the separator
+_CSV_SAMPLE = 1 << 16  # characters
 _STSB_LINE = re.compile(r"([^\t]*\t){4}[\d.]+\t[^\t]*\t")  # the fifth column is a score
 _STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
 
@@ -98,10 +102,12 @@ def read_table(
     delimiter: str = "\t",
     quoted: bool = False,
     encoding: str | None = None,
+    is_padded: bool = False,
 ) -> Iterator[dict[str, str]]:
     """Read the rows of a table whose columns are named here or in the first line.
 
-    Fields are quoted as by the csv module, or quotes are text.
+    Fields are quoted as by the csv module, or quotes are text. Short rows are refused, unless the
+    table `is_padded`: then their last fields are empty, as Excel writes them.
     """
     csv.field_size_limit(2**31 - 1)
     with _open_text(path, newline="" if quoted else "\n", encoding=encoding) as stream:
@@ -109,10 +115,11 @@ def read_table(
         rows = csv.reader(stream, delimiter=delimiter) if quoted else split_lines
         for number, fields in enumerate(filter(any, rows), start=1):
             if columns is None:
-                if fields != ["sep=", ""]:  # Excel's, in a line above the columns
+                if fields != _OF_EXCEL:
                     columns = [field.strip() for field in fields]
                     _refuse_repeated(path, columns)
-            elif len(fields) == len(columns):
+            elif len(fields) == len(columns) or (is_padded and len(fields) < len(columns)):
+                fields += [""] * (len(columns) - len(fields))
                 yield dict(zip(columns, fields, strict=True))
             else:
                 raise ValueError(
@@ -126,15 +133,12 @@ def _refuse_repeated(path: Path, columns: Sequence[str]) -> None:
         raise ValueError(f"{path} has several columns {repeated[0]!r}: rename all but one.")
 
 
-def read_json(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the objects of a file of lines, or of one array.
+def read_json(path: Path, encoding: str | None = None) -> Iterator[dict[str, Any]]:
+    """Read the objects of a file: one in each line, one after another, or those of one array.
 
     NaN, which is not JSON, becomes null; half of a character (as in \\ud83d) becomes U+FFFD.
     """
-    with _open_text(path) as stream:
-        is_array = stream.read(_JSON_CHUNK).lstrip().startswith("[")
-    items = _read_array(path) if is_array else _read_json_lines(path)
-    for number, (text, value) in enumerate(items, 1):
+    for number, (text, value) in enumerate(_read_values(path, encoding), 1):
         if not isinstance(value, dict):
             raise ValueError(f"{path}: item {number}, {value!r:.80}, is not a JSON object.")
         if _SURROGATE.search(text):
@@ -147,40 +151,45 @@ def join_halves(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _read_array(path: Path) -> Iterator[tuple[str, Any]]:
-    """Read the items of a JSON array one by one: DPR's file for Natural Questions has 8 GB.
+def _read_values(path: Path, encoding: str | None) -> Iterator[tuple[str, Any]]:
+    """Read the values of a file, or of the array in it; DPR's for Natural Questions has 8 GB.
 
     Yields:
-        The text of an item, and its value.
+        The text of a value, and the value.
     """
-    separators = re.compile(r"[,\s]*")
-    with _open_text(path) as stream:
-        text = stream.read(_JSON_CHUNK).lstrip()
-        place = 1
+    with _open_text(path, encoding=encoding) as stream:
+        text = stream.read(_JSON_CHUNK)
+        start = len(text) - len(text.lstrip())
+        is_array = text.startswith("[", start)
+        place, line = start + is_array, 1
         while True:
-            place = separators.match(text, place).end()  # type: ignore[union-attr]
+            place = _BETWEEN_VALUES.match(text, place).end()  # type: ignore[union-attr]
             try:
-                item, end = _JSON.raw_decode(text, place)
-                yield text[place:end], item
+                value, end = _JSON.raw_decode(text, place)
+                yield text[place:end], value
                 place = end
             except json.JSONDecodeError as error:
-                if text.startswith("]", place):
+                if is_array and text.startswith("]", place):
                     return
-                more = stream.read(_JSON_CHUNK)
+                line += text.count("\n", 0, place)
+                text, place = text[place:], 0
+                # Longer pieces each time, because a value is decoded from its beginning again.
+                more = stream.read(_JSON_CHUNK + len(text)) if _is_cut(error) else ""
+                if not (more or text or is_array):
+                    return
                 if not more:
-                    raise ValueError(f"{path} is not a JSON array ({error}).") from None
-                text, place = text[place:] + more, 0
+                    broken = text.partition("\n")[0]
+                    raise ValueError(
+                        f"{path}:{line}: {broken!r:.80} is not JSON ({error.msg}): expected "
+                        "objects, or one array of objects."
+                    ) from None
+                text += more
 
 
-def _read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    for number, line in read_lines(path):
-        try:
-            yield line, _JSON.decode(line)
-        except ValueError as error:
-            raise ValueError(
-                f"{path}:{number}: {line!r:.80} is not JSON ({error}): expected an object in each "
-                "line, or one array of objects."
-            ) from None
+def _is_cut(error: json.JSONDecodeError) -> bool:
+    """Whether a value may be decoded if more of the text is read, which ends in it."""
+    is_at_end = error.pos > len(error.doc) - _LONGEST_WORD
+    return is_at_end or error.msg.startswith("Unterminated string")
 
 
 def _read_parquet(path: Path, needed: str | None) -> Iterator[dict[str, Any]]:
@@ -195,19 +204,42 @@ def _read_parquet(path: Path, needed: str | None) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _read_csv(path: Path, encoding: str | None) -> Iterator[dict[str, str]]:
-    """Read a table with the separator that the first line has most often.
+def _read_csv(path: Path, encoding: str | None, is_padded: bool) -> Iterator[dict[str, str]]:
+    """Read a table, whose separator is found out.
 
     A file of the STS benchmark (Cer et al. 2017) has tabs and no header, and quotes are text.
     """
-    with _open_text(path, encoding=encoding) as stream:
-        first = stream.readline()
-    if _STSB_LINE.match(first):
+    with _open_text(path, newline="", encoding=encoding) as stream:
+        beginning = stream.read(_CSV_SAMPLE)
+    if _STSB_LINE.match(beginning.partition("\n")[0]):
         for _, line in read_lines(path):
             yield dict(zip(_STSB_COLUMNS, line.split("\t"), strict=False))
         return
-    delimiter = max(",;\t|", key=first.count)
-    yield from read_table(path, delimiter=delimiter, quoted=True, encoding=encoding)
+    yield from read_table(
+        path,
+        delimiter=_find_delimiter(beginning),
+        quoted=True,
+        encoding=encoding,
+        is_padded=is_padded,
+    )
+
+
+def _find_delimiter(beginning: str) -> str:
+    """Find the separator with which the first records of a table have equally many fields.
+
+    If there is none, it is that which the first line has most often.
+    """
+    csv.field_size_limit(2**31 - 1)
+    sizes = {}
+    for delimiter in ",;\t|":
+        rows = list(csv.reader(io.StringIO(beginning, newline=""), delimiter=delimiter))
+        if len(beginning) == _CSV_SAMPLE:
+            rows.pop()  # which may be cut
+        lengths = {len(row) for row in rows if any(row) and row != _OF_EXCEL}
+        sizes[delimiter] = lengths.pop() if len(lengths) == 1 else 1
+    first, most = beginning.splitlines()[:1], max(sizes.values())
+    candidates = [each for each, size in sizes.items() if size == most]
+    return max(candidates, key="".join(first).count)
 
 
 def _read_text_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -218,7 +250,11 @@ def _read_text_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_rows(
-    file: Path, *, needed: str | None = None, encoding: str | None = None
+    file: Path,
+    *,
+    needed: str | None = None,
+    encoding: str | None = None,
+    is_padded: bool = False,
 ) -> Iterable[dict[str, Any]]:
     """Read the rows of a file one by one: .jsonl, .json, .tsv, .csv, .txt or .parquet.
 
@@ -227,17 +263,18 @@ def read_rows(
     Args:
         file: its ending says what it holds.
         needed: the only column that the caller uses; others may be missing from the rows.
-        encoding: of .csv and .tsv files.
+        encoding: of all but .txt and .parquet files.
+        is_padded: whether short rows of .csv and .tsv files have empty fields at their end.
     """
     match plain_ending(file):
         case ".txt":
             return _read_text_rows(file)
         case ".tsv":
-            return read_table(file, encoding=encoding)
+            return read_table(file, encoding=encoding, is_padded=is_padded)
         case ".csv":
-            return _read_csv(file, encoding)
+            return _read_csv(file, encoding, is_padded)
         case ".json" | ".jsonl":
-            return read_json(file)
+            return read_json(file, encoding)
         case ".parquet":
             return _read_parquet(file, needed)
     raise ValueError(

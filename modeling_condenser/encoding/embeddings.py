@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
+_MOST_SHARDS = 200  # a search keeps each of them open, and a process may often open 1,024 files
 
 # The type or the allowed values of each setting.
 ENCODER_SETTINGS: Mapping[str, Any] = {
@@ -219,14 +220,15 @@ def encode_collection(
     """Encode passages into a folder, continue an interrupted call, or open a finished folder.
 
     If the folder holds an earlier version of the passages, only new and changed ones are encoded,
-    into a folder beside it, where a killed call is continued. Another call waits for it. A
+    into a folder beside it, where a killed call is continued. Another call for the folder waits. A
     script that uses several devices needs `if __name__ == "__main__":`.
 
     Args:
         retriever: on `local_device(devices)`.
         passages: columns `_id`, `title`, `text`.
         folder: new, empty, or of an earlier call.
-        shard_size: passages in a shard of a new folder; by default from 256 to 8,192.
+        shard_size: passages in a shard of a new folder; by default from 256 to 8,192, or
+            more if there would be more than 200 shards.
         devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs if the
             retriever is on one, and its device otherwise.
         is_cache: replace vectors of another model or of other passages, instead of an error.
@@ -235,18 +237,20 @@ def encode_collection(
         ValueError: the folder holds the vectors of another model, or of other passages alone.
         FileExistsError: the folder holds something else.
     """
-    if (Path(folder) / MANIFEST_FILE).is_file():
-        earlier = Embeddings.open(folder, complete=False)
-        if earlier.retriever == retriever.passage_fingerprint:
-            if earlier.passages != fingerprint_passages(passages):
-                with folder_lock(earlier.folder):
-                    return _update(retriever, passages, earlier.folder, devices, is_cache)
-        elif is_cache:
-            logger.warning("%s is of another model or version, and is made again.", folder)
-            shutil.rmtree(folder)
-    embeddings = claim_folder(retriever, passages, folder, shard_size=shard_size)
-    _encode_missing(retriever, passages, embeddings, devices)
-    return embeddings
+    if stored := _open_finished(retriever, passages, Path(folder)):
+        return stored
+    with folder_lock(Path(folder)):
+        return _encode(retriever, passages, Path(folder), shard_size, devices, is_cache)
+
+
+def _open_finished(retriever: "Retriever", passages: Dataset, folder: Path) -> Embeddings | None:
+    """Open a folder that needs no change, for which nothing is locked or written."""
+    if not (folder / RECORD_FILE).is_file():
+        return None
+    stored = Embeddings.open(folder, complete=False)
+    wanted = retriever.passage_fingerprint, fingerprint_passages(passages)
+    is_finished = (stored.retriever, stored.passages) == wanted and not stored.missing_shards()
+    return stored if is_finished else None
 
 
 def claim_folder(
@@ -258,12 +262,11 @@ def claim_folder(
         ValueError: the folder holds the vectors of another model or of other passages.
         FileExistsError: the folder holds something else.
     """
-    sixteenth = -(-len(passages) // 16)  # so that workers have shards to share
     wanted = Embeddings(
         folder=Path(folder),
         n_passages=len(passages),
         dimension=retriever.dimension,
-        shard_size=shard_size or min(8192, max(256, sixteenth)),
+        shard_size=shard_size or _choose_shard_size(len(passages)),
         retriever=retriever.passage_fingerprint,
         contract=asdict(retriever.contract),
         passages=fingerprint_passages(passages),
@@ -280,35 +283,61 @@ def claim_folder(
     return embeddings
 
 
-def _update(
+def _choose_shard_size(n_passages: int) -> int:
+    """The passages of a shard: workers have shards to share, and a process can open all of them."""
+    sixteenth, least = -(-n_passages // 16), -(-n_passages // _MOST_SHARDS)
+    return max(min(8192, max(256, sixteenth)), least)
+
+
+def _encode(
     retriever: "Retriever",
     passages: Dataset,
     folder: Path,
+    shard_size: int | None,
+    devices: Sequence[str] | None,
+    is_cache: bool,
+) -> Embeddings:
+    """Encode, continue or update, under the folder's lock."""
+    if (folder / MANIFEST_FILE).is_file():
+        earlier = Embeddings.open(folder, complete=False)
+        if earlier.retriever == retriever.passage_fingerprint:
+            if earlier.passages != fingerprint_passages(passages):
+                return _update(retriever, passages, earlier, devices, is_cache)
+        elif is_cache:
+            logger.warning("%s is of another model or version, and is made again.", folder)
+            shutil.rmtree(folder)
+    embeddings = claim_folder(retriever, passages, folder, shard_size=shard_size)
+    _encode_missing(retriever, passages, embeddings, devices)
+    return embeddings
+
+
+def _update(
+    retriever: "Retriever",
+    passages: Dataset,
+    earlier: Embeddings,
     devices: Sequence[str] | None,
     is_cache: bool,
 ) -> Embeddings:
     """Replace embeddings by those of other passages, under the folder's lock."""
-    folder = folder.resolve()  # a link stays one
-    earlier = Embeddings.open(folder, complete=False)
-    if earlier.passages == fingerprint_passages(passages):  # another call has updated them
-        return Embeddings.open(folder)
+    folder = earlier.folder.resolve()  # a link stays one
     rows = _find_stored(earlier, hash_passages(passages))
     is_new = rows < 0
     has_vectors = len(earlier.missing_shards()) < len(earlier.shards)
     if is_new.all() and has_vectors and not is_cache:
         raise ValueError(
-            f"{earlier.folder} holds the vectors of other passages, none of which is in this "
+            f"{folder} holds the vectors of other passages, none of which is in this "
             "collection: name another folder, or remove this one."
         )
     logger.info(
         "%s: %d new or changed passages are encoded, %d kept.",
-        *(earlier.folder, is_new.sum(), (~is_new).sum()),
+        *(folder, is_new.sum(), (~is_new).sum()),
     )
     added = passages.select(np.flatnonzero(is_new))
     beside = folder.with_name(f".{folder.name}.fresh")
-    fresh = encode_collection(retriever, added, beside, devices=devices, is_cache=True)
+    fresh = _encode(retriever, added, beside, None, devices, is_cache=True)
+    shard_size = max(earlier.shard_size, -(-len(passages) // _MOST_SHARDS))
     with atomic_folder(folder) as partial:
-        new = claim_folder(retriever, passages, partial, shard_size=earlier.shard_size)
+        new = claim_folder(retriever, passages, partial, shard_size=shard_size)
         fresh_rows = np.cumsum(is_new) - 1
         for shard, place in enumerate(new.shards):
             part = slice(place.start, place.stop)

@@ -41,7 +41,8 @@ class EncodingRecipe:
         collection: folder or Hub name.
         out: folder for the embeddings.
         devices: one worker each, such as cuda:0,cuda:1; by default all GPUs, or the CPU.
-        shard_size: passages in a shard of a new folder; 256 to 8192 by default.
+        shard_size: passages in a shard of a new folder; 256 to 8192 by default, more for
+            millions.
         table: new folder for a parquet table of vectors and texts.
     """
 

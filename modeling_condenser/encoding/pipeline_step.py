@@ -40,7 +40,7 @@ class EncodeShards:
     folder: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def prepare(self, *, shard_size: int = 8192) -> Embeddings:
+    def prepare(self, *, shard_size: int | None = None) -> Embeddings:
         """Write manifest and ids, once, before the tasks; see `claim_folder` for errors.
 
         Also stores the passages in the cache of `datasets`, which the machines should share.

@@ -4,7 +4,7 @@ index.json   the system, the settings of its search, and the number of the folde
 1, 2, ...    passages.arrow (ids, titles, texts, headings, files), bm25, embeddings, index-*
 
 An update makes the next folder, from links to the files of the one before, and then changes the
-number. So a killed one changes nothing, and the next `update` continues it.
+number. So one that is killed or fails changes nothing, and the next `update` continues it.
 """
 
 import logging
@@ -34,7 +34,7 @@ from modeling_condenser.collection.collection import (
 from modeling_condenser.collection.load import CORPUS_FILE, load_dev, load_passages
 from modeling_condenser.collection.rows import iterate_rows
 from modeling_condenser.collection.rows import read_json as read_json_rows
-from modeling_condenser.encoding.embeddings import MANIFEST_FILE, hash_passages, id_column
+from modeling_condenser.encoding.embeddings import Embeddings, hash_passages, id_column
 from modeling_condenser.files.run_folder import (
     atomic_file,
     atomic_folder,
@@ -182,7 +182,7 @@ class Index:
 
         Raises:
             FileNotFoundError: the folder holds no complete index, or the encoder was moved.
-            ValueError: the model is not that of the index.
+            ValueError: the encoder is not that of the index, or has changed.
         """
         folder = Path(folder).resolve()
         content = read_json(folder / INDEX_FILE, {})
@@ -203,13 +203,8 @@ class Index:
                 )
         index = cls(folder, system, settings)
         if system.has_vectors:
-            found = system.encoder.open().passage_fingerprint  # takes seconds
-            manifest = folder / str(index._find_version()) / EMBEDDINGS_FOLDER / MANIFEST_FILE
-            if model and read_json(manifest, {}).get("retriever") != found:
-                raise ValueError(
-                    f"{model} is not the encoder of the index {folder}: build another."
-                )
-        index._state = index._prepare(folder / str(index._find_version()))
+            system.encoder.open()  # takes seconds, in which the index may be updated
+        index._open_newest()
         return index
 
     def update(self, passages: PassageSource) -> Changes:
@@ -253,6 +248,30 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({len(self):,} passages, {self.system.text}, {self.folder})"
 
+    def _open_newest(self) -> None:
+        """Open the complete folder, which another process may replace and remove meanwhile."""
+        while True:
+            version = self._find_version()
+            try:
+                self._check_encoder(self.folder / str(version) / EMBEDDINGS_FOLDER)
+                self._state = self._prepare(self.folder / str(version), is_stored=True)
+            except (OSError, ValueError):
+                if version == self._find_version():
+                    raise
+            if version == self._find_version():
+                return
+
+    def _check_encoder(self, embeddings: Path) -> None:
+        """Raise a ValueError if the encoder is not that of the stored vectors."""
+        if not self.system.has_vectors:
+            return
+        encoder = self.system.encoder
+        if Embeddings.open(embeddings).retriever != encoder.open().passage_fingerprint:
+            raise ValueError(
+                f"{encoder.model} is not the encoder of the index {self.folder}, or has changed "
+                "since: name the right one by model=..., or use Index.build with a new folder."
+            )
+
     def _replace(self, passages: Dataset, dev: Collection | None = None) -> None:
         """Index other passages in the next folder, and remove that of the earlier ones."""
         version = self._find_version()
@@ -262,13 +281,8 @@ class Index:
                 shutil.copytree(earlier, new, copy_function=link, dirs_exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         self._write_settings(version)
-        try:
-            _write_passages(folder / PASSAGES_FILE, passages)
-            state = self._prepare(folder, dev)
-        except ValueError:
-            if version:  # nothing that can be indexed
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
+        _write_passages(folder / PASSAGES_FILE, passages)
+        state = self._prepare(folder, dev)
         self._write_settings(version + 1)  # with the fusion that was chosen
         self._state = state
         for other in self.folder.glob("[0-9]*"):  # of killed calls, too
@@ -283,11 +297,13 @@ class Index:
         content = {"system": self.system.text, "settings": asdict(self.settings)}
         write_json(self.folder / INDEX_FILE, {**content, "version": version})
 
-    def _prepare(self, folder: Path, dev: Collection | None = None) -> _State:
+    def _prepare(
+        self, folder: Path, dev: Collection | None = None, *, is_stored: bool = False
+    ) -> _State:
         """Open the system on the passages of a folder, and complete what it stores."""
         passages = Dataset.from_file(str(folder / PASSAGES_FILE))
         searcher: Any = open_searcher(
-            self.system, passages, folder, settings=self.settings, dev=dev
+            self.system, passages, folder, settings=self.settings, dev=dev, is_stored=is_stored
         )
         searcher.search({"": "a"}, 1)  # opens all files, which an update removes
         if isinstance(searcher, HybridSearcher):

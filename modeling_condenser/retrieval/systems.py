@@ -50,6 +50,7 @@ from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
     atomic_folder,
     checksum_file,
+    folder_lock,
     hash_data,
     read_json,
     write_json,
@@ -186,11 +187,6 @@ class System:
         for value in self.without("token_budget").settings.values():
             parts.append(shorten(str(value), _LONGEST_VALUE, placeholder="…"))
         return "-".join(parts)
-
-    @property
-    def vectors_name(self) -> str:
-        """The name of the folder with its embeddings."""
-        return as_folder(self.encoder.name)
 
     @property
     def bm25(self) -> "System":
@@ -376,11 +372,13 @@ def open_searcher(
     bm25_folder: Path | None = None,
     settings: SearchSettings | None = None,
     dev: Collection | None = None,
+    is_stored: bool = False,
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
     `folder` stores the index and, unless `embeddings` and `bm25_folder` name others, the embeddings
     and BM25's index; later calls open them, or make them again if model or passages have changed.
+    If `is_stored`, vectors are only opened; a FileNotFoundError says that they are not complete.
     Unless a hybrid system has a fusion, `choose_fusion` selects it on `dev`, once.
     """
     settings = settings or SearchSettings()
@@ -389,7 +387,7 @@ def open_searcher(
     bm25_folder = bm25_folder or folder / BM25
     if system.kind == "bm25":
         return Bm25(passages, folder=bm25_folder, **system.settings)
-    dense = _open_dense(system.encoder, passages, folder, embeddings, settings)
+    dense = _open_dense(system.encoder, passages, folder, embeddings, settings, is_stored)
     if system.kind == "encoder":
         return dense
     bm25, fusion = Bm25(passages, folder=bm25_folder, **system.bm25.settings), DEFAULT
@@ -427,13 +425,21 @@ def open_stored(system: System, passages: Dataset, folder: Path, **arguments: An
 
     BM25 alone and hybrid systems share its index.
     """
+    place = folder / EMBEDDINGS_FOLDER
     return open_searcher(
         system,
         passages,
-        folder / EMBEDDINGS_FOLDER / system.vectors_name,
+        _vectors_folder(system.encoder, place) if system.has_vectors else place,
         bm25_folder=folder / BM25 / as_folder(system.bm25.text),
         **arguments,
     )
+
+
+def _vectors_folder(encoder: System, folder: Path) -> Path:
+    """The folder with the vectors of an encoder, which systems with the same vectors share."""
+    digits = hash_data(encoder.open().passage_fingerprint)[:8]
+    stored = sorted(folder.glob(f"*-{digits}"))
+    return stored[0] if stored else folder / f"{as_folder(encoder.name)}-{digits}"
 
 
 def _open_dense(
@@ -442,22 +448,27 @@ def _open_dense(
     folder: Path,
     embeddings: Path | None,
     settings: SearchSettings,
+    is_stored: bool,
 ) -> DenseSearcher:
     """Encode the passages and build the index of an encoder, or open those that are stored."""
     retriever = system.open()
     retriever.check_inner_product()
     place = embeddings or folder / EMBEDDINGS_FOLDER
-    if not place.exists():
-        _copy_stored(retriever, passages, place)
-    stored = read_json(place / MANIFEST_FILE, {}).get("passages")
-    if embeddings and stored not in (None, fingerprint_passages(passages)):
-        raise ValueError(
-            f"{embeddings} holds the vectors of other passages, which a search does not replace: "
-            f"name another folder, or use `condenser encode {system.text} COLLECTION {embeddings}`."
+    if is_stored:
+        vectors = Embeddings.open(place)
+    else:
+        if not place.exists():
+            _link_stored(retriever, passages, place)
+        stored = read_json(place / MANIFEST_FILE, {}).get("passages")
+        if embeddings and stored not in (None, fingerprint_passages(passages)):
+            raise ValueError(
+                f"{embeddings} holds the vectors of other passages, which a search does not "
+                "replace: name another folder, or use "
+                f"`condenser encode {system.text} COLLECTION {embeddings}`."
+            )
+        vectors = encode_collection(
+            retriever, passages, place, devices=settings.device_list, is_cache=embeddings is None
         )
-    vectors = encode_collection(
-        retriever, passages, place, devices=settings.device_list, is_cache=embeddings is None
-    )
     if settings.is_exact:
         return DenseSearcher(retriever, vectors, None, 4 * vectors.dimension)
     index_folder = folder / as_folder(f"index-{settings.index}")
@@ -467,18 +478,20 @@ def _open_dense(
     return DenseSearcher(retriever, vectors, index, n_bytes)
 
 
-def _copy_stored(retriever: "Retriever", passages: Dataset, place: Path) -> None:
-    """Link to the same vectors, which `adapt` stored beside its model, or a system with a name."""
-    others = place.parent.parent.glob(f"*/{EMBEDDINGS_FOLDER}")
-    for stored in (retriever.folder.parent / EMBEDDINGS_FOLDER, *others):
-        if read_json(stored / MANIFEST_FILE, {}).get("retriever") != retriever.passage_fingerprint:
-            continue
-        found = Embeddings.open(stored, complete=False)
-        if found.passages == fingerprint_passages(passages) and not found.missing_shards():
+def _link_stored(retriever: "Retriever", passages: Dataset, place: Path) -> None:
+    """Link to the same vectors, if `adapt` has stored them beside its model."""
+    stored = retriever.folder.parent / EMBEDDINGS_FOLDER
+    manifest = read_json(stored / MANIFEST_FILE, {})
+    wanted = (retriever.passage_fingerprint, fingerprint_passages(passages))
+    if (manifest.get("retriever"), manifest.get("passages")) != wanted:
+        return
+    if Embeddings.open(stored, complete=False).missing_shards():
+        return
+    with folder_lock(place):
+        if not place.exists():
             with atomic_folder(place) as new:
                 partial = shutil.ignore_patterns(".*.partial")
                 shutil.copytree(stored, new, copy_function=link, ignore=partial, dirs_exist_ok=True)
-            return
 
 
 def link(source: str, target: str) -> None:

@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import random
+import re
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -14,9 +16,12 @@ from transformers import AutoTokenizer
 
 from modeling_condenser.collection.collect import collect
 from modeling_condenser.collection.load import load_collection, load_passages
+from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.files.models import MODULES_CONFIG_FILE
 from modeling_condenser.pretraining.corpus import load_documents
 from tests.encoding.making import change_json, save_modules
 
+collect_module = sys.modules[collect.__module__]  # the package has a function of its name
 CHINESE = "企鹅生活在南极。它们吃磷虾。"
 GERMAN = "Grüße aus Köln. Die Straße ist größer."
 PAGE = "<html><head><title>Shop</title><body><h1>Refunds</h1><p>Any item.<h2>Cards</h2><div>Money"
@@ -179,16 +184,31 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
         collect(sources=[messy], out=out)
 
 
-def test_labels_that_fit_nothing_are_refused_and_nothing_is_written(messy, tmp_path):
-    labels = tmp_path / "pairs.csv"
-    for content, message in (
-        ("Question,Answer\na,b\n", "has the columns Answer, Question: expected question, and pass"),
-        ("question,file\na,b.md\n", r"No label has a passage .*names no passage: 1"),
+def test_labels_that_fit_nothing_are_refused_and_the_passages_are_kept(messy, tmp_path):
+    labels, out = tmp_path / "pairs.csv", tmp_path / "out"
+    settings = {"sources": [messy / "setup.md"], "out": out, "labels": labels}
+    labels.write_text("Question,Answer\na,b\n")
+    with pytest.raises(
+        ValueError, match="has the columns Answer, Question: expected question, and"
     ):
-        labels.write_text(content)
-        with pytest.raises(ValueError, match=message):
-            collect(sources=[messy / "setup.md"], out=tmp_path / "out", labels=labels)
-        assert not (tmp_path / "out").exists()
+        collect(**settings)
+    assert not out.exists()
+    labels.write_text("question,file\na,b.md\n")
+    with pytest.raises(
+        ValueError, match="No label of .*names no passage: 1.*has all passages, but"
+    ):
+        collect(**settings)
+    assert {file.name for file in out.iterdir()} == {"corpus.jsonl", "collected.json"}
+    labels.write_text("question,file\na,setup.md\n")
+    assert sum(collect(**settings).questions.values()) == 1
+
+
+def test_labels_of_documents_may_have_ids_of_their_own(tmp_path, write_text):
+    pages = [write_text(f"It is {word}.", f"{word}.md") for word in ("red", "blue")]
+    table = write_text("id,text\n2,It is new.\n", "rows.csv")  # whose row has the same id
+    labels = write_text("id,question,file\n1,warm,red.md\n2,cold,blue.md\n", "labels.csv")
+    collect(sources=[*pages, table], out=tmp_path / "out", labels=labels)
+    assert relevant(tmp_path / "out") == {"warm": {"red.md#1"}, "cold": {"blue.md#1"}}
 
 
 def test_a_table_may_be_passages_and_labels_at_once_with_columns_of_any_name(tmp_path):
@@ -236,6 +256,13 @@ def test_a_quote_counts_beside_an_id_of_the_label_or_the_name_of_a_table(tmp_pat
     labels = write_text("\n".join(["question,passage,file,id", *rows]), "labels.csv")
     collect(sources=[table, other, numbered], out=tmp_path / "out", labels=labels)
     assert relevant(tmp_path / "out") == {"what": {"faq.csv#a2"}, "price": {"faq.csv#a1"}}
+
+
+def test_labels_may_lack_their_last_fields_as_excel_writes_them(tmp_path, write_text):
+    page = write_text("It is free.", "a.md")
+    labels = write_text("question,passage,file\nprice,It is free.\ncost,,a.md\n", "labels.csv")
+    collect(sources=[page], out=tmp_path / "out", labels=labels)
+    assert relevant(tmp_path / "out") == {"price": {"a.md#1"}, "cost": {"a.md#1"}}
 
 
 def test_other_files_in_the_folder_of_a_collection_are_not_lost(tmp_path, write_text):
@@ -399,6 +426,42 @@ def test_passages_fit_the_length_that_a_published_model_reads(bert_folder, tmp_p
     tokenizer = AutoTokenizer.from_pretrained(bert_folder)
     lengths = [len(tokenizer(row["text"])["input_ids"]) for row in rows_of(tmp_path / "out")]
     assert 16 < max(lengths) <= 32
+
+
+def test_passages_fit_with_the_prompt_and_the_separator_of_a_model_in_a_subfolder(
+    bert_folder, tmp_path, texts
+):
+    model = save_modules(tmp_path / "model", bert_folder, lambda n: [Pooling(n)], length=48)
+    (model / "0_Transformer").mkdir()
+    for file in model.glob("*"):
+        if file.is_file() and file.name not in ("modules.json", MODULES_CONFIG_FILE):
+            file.rename(model / "0_Transformer" / file.name)
+    modules = json.loads((model / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (model / "modules.json").write_text(json.dumps(modules))
+    prompts = {"query": "", "document": "a river of Oslo: "}
+    change_json(model / MODULES_CONFIG_FILE, prompts=prompts, title_separator=" / and / ")
+    (tmp_path / "a.md").write_text(f"# Poets of Oslo\n\n{' '.join(texts[:20])}")
+    collect(sources=tmp_path / "a.md", out=tmp_path / "out", model=model)
+    tokenizer, contract = AutoTokenizer.from_pretrained(bert_folder), Retriever(model).contract
+    passages = [contract.passage(row["title"], row["text"]) for row in rows_of(tmp_path / "out")]
+    assert passages[0].startswith("a river of Oslo: Poets of Oslo / and / ")
+    assert 40 < max(len(tokenizer(passage)["input_ids"]) for passage in passages) <= 48
+
+
+def test_a_long_text_is_tokenized_in_pieces_and_cut_as_a_whole(
+    bert_folder, tmp_path, texts, monkeypatch
+):
+    (tmp_path / "a.txt").write_text("\n".join(texts[:30]))
+    settings = {"sources": tmp_path / "a.txt", "model": bert_folder, "max_tokens": 32}
+    collect(**settings, out=tmp_path / "whole")
+    piece = collect_module._PIECE.pattern.replace("100000", "50")
+    monkeypatch.setattr(collect_module, "_PIECE", re.compile(piece, re.DOTALL))
+    text = f"{'x' * 60} {texts[0]}"
+    pieces = [match[0] for match in collect_module._PIECE.finditer(text)]
+    assert "".join(pieces) == text and max(map(len, pieces)) <= 50 and "x" * 50 in pieces
+    collect(**settings, out=tmp_path / "pieces")
+    assert rows_of(tmp_path / "pieces") == rows_of(tmp_path / "whole")
 
 
 def test_a_title_that_is_as_long_as_a_passage_leaves_half_of_it_to_the_text(tmp_path):

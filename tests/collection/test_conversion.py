@@ -272,6 +272,11 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
     ]
 
 
+def test_soft_hyphens_are_removed_from_titles_headings_and_texts(tmp_path):
+    (tmp_path / "a.md").write_text("# Bo\xadden\n\n## Was\xadser\n\nEs fließt ab\xadwärts.\n")
+    assert read(tmp_path)[0].popitem()[1] == ("Boden", [(("Wasser",), "Es fließt abwärts.")])
+
+
 def test_the_whole_text_of_a_document_has_each_heading_once():
     sections = [((), "a"), (("A", "B"), "b"), (("A", "C"), "c"), (("C",), "d"), (("C",), "e")]
     text = Document("n", "n", "T", sections).text
@@ -434,6 +439,21 @@ def test_values_of_tables_stay_as_they_are_written(sep, quoting, tmp_path):
         assert list(read_any_rows(file)) == table.to_dict("records")
 
 
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        ('"text\n(de, fr)";id\n"a, b";1\n', [{"text\n(de, fr)": "a, b", "id": "1"}]),
+        ("Frage (kurz, lang);text\na;b\n", [{"Frage (kurz, lang)": "a", "text": "b"}]),
+        ("text;id\ra, b, c;1\r", [{"text": "a, b, c", "id": "1"}]),
+        ("sep=;\ntext;id;n\na, b;1;2\n", [{"text": "a, b", "id": "1", "n": "2"}]),
+        ("text\nOne column.\n", [{"text": "One column."}]),
+    ],
+)
+def test_the_separator_of_a_table_is_that_with_which_its_records_agree(content, rows, tmp_path):
+    (tmp_path / "a.csv").write_bytes(content.encode())
+    assert list(read_any_rows(tmp_path / "a.csv")) == rows
+
+
 @pytest.mark.parametrize("chunk", [1, 64, 10**6])
 def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(rows_module, "_JSON_CHUNK", chunk)
@@ -442,8 +462,23 @@ def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeyp
     file.write_text(json.dumps(values, indent=2, ensure_ascii=bool(chunk % 2)), "utf-8")
     assert list(read_rows(file)) == values
     file.write_text('[{"text": 1}, {"text": 2')
-    with pytest.raises(ValueError, match="is not a JSON array"):
+    with pytest.raises(ValueError, match=r"array.json:1: .*\"text\": 2.* is not JSON"):
         list(read_rows(file))
+
+
+@pytest.mark.parametrize("chunk", [1, 64, 10**6])
+def test_objects_of_several_lines_are_read_and_a_broken_one_is_named(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(rows_module, "_JSON_CHUNK", chunk)
+    file, values = tmp_path / "a.json", [{"text": 'aé"\\\n😀', "x": [1.5, None]}, {"text": "{["}]
+    file.write_text("\n\n".join(json.dumps(value, indent=2) for value in values), "utf-8")
+    assert list(read_rows(file)) == values
+    file.write_text(json.dumps(values[0], indent=2))
+    assert list(read_rows(file)) == values[:1]
+    file.write_text('{"text": 1}\n\n{"text": 2\n' + '{"text": 3}\n' * 5_000)
+    rows = iter(read_rows(file))
+    assert next(rows) == {"text": 1}
+    with pytest.raises(ValueError, match=r"a.json:3: '{\"text\": 2' is not JSON"):
+        next(rows)
 
 
 @pytest.mark.parametrize("is_array", [True, False])

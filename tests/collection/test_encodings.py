@@ -2,6 +2,7 @@
 
 import pytest
 
+from modeling_condenser.collection import conversion
 from modeling_condenser.collection.conversion import decode_file, read_any_rows
 
 GERMAN = "Grüße aus Köln, “größer” – 5 €"
@@ -62,3 +63,27 @@ def test_utf_8_is_kept_in_spite_of_a_bad_byte(declaration, encoding, tmp_path):
     ):
         file.write_bytes(words.encode(other))  # is no bad UTF-8
         assert decode_file(file)[0] == words
+
+
+def test_western_text_with_few_signs_is_not_taken_for_east_asian_or_cyrillic(tmp_path):
+    for text in (
+        "Keep the vaccine below 20°C. " * 9,
+        "The café is open from 9 to 18 every day.",
+        "Boil at 100°C, then cool to 20°C; see section 5 of the manual. " * 3,
+    ):
+        (tmp_path / "a.txt").write_bytes(text.encode("cp1252"))
+        assert decode_file(tmp_path / "a.txt") == (text, "cp1252")
+    text = "日本の首都は東京です。人口は約千四百万人です。"
+    (tmp_path / "a.txt").write_bytes(text.encode("cp932"))
+    assert decode_file(tmp_path / "a.txt") == (text, "cp932")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1250"])
+def test_tables_of_any_encoding_are_read_and_utf_8_in_parts(encoding, tmp_path, monkeypatch):
+    monkeypatch.setattr(conversion, "_BYTES_A_READ", 1)
+    if encoding.startswith("utf-8"):  # is not read as a whole
+        monkeypatch.setattr(conversion, "decode_file", lambda *_: 1 / 0)
+    (tmp_path / "a.csv").write_text("text\nKsiążka\n", encoding)
+    (tmp_path / "a.jsonl").write_text('{"text": "Książka"}\n', encoding)
+    for file in tmp_path.iterdir():
+        assert list(read_any_rows(file, "cp1250")) == [{"text": "Książka"}]

@@ -3,8 +3,9 @@
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,6 +185,16 @@ def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
     assert all_bytes(replaced) == hash_vectors(changed).tobytes()
 
 
+def test_shards_of_millions_of_passages_can_all_be_open(tmp_path, monkeypatch):
+    for n, size in ((100, 256), (100_000, 6_250), (1_000_000, 8_192), (8_841_823, 44_210)):
+        assert module._choose_shard_size(n) == size
+    monkeypatch.setattr(module, "_MOST_SHARDS", 10)
+    encode_collection(HashRetriever(), PASSAGES, tmp_path / "e", shard_size=8)
+    grown = encode_collection(HashRetriever(), make_passages(200), tmp_path / "e")
+    assert len(grown.shards) == 10
+    assert all_bytes(grown) == hash_vectors(make_passages(200)).tobytes()
+
+
 def next_week() -> tuple[Dataset, list[str]]:
     """PASSAGES without three, with one changed, one new and two swapped; and the new texts."""
     rows = PASSAGES.to_list()
@@ -211,7 +222,28 @@ def test_only_new_and_changed_passages_are_encoded(tmp_path, caplog):
     assert made.record["n_encoded"] == 2
     fresh = encode_collection(HashRetriever(), passages, tmp_path / "fresh", shard_size=8)
     assert {f.name for f in folder.iterdir()} == {f.name for f in fresh.folder.iterdir()}
-    assert {file.name for file in tmp_path.iterdir()} == {"e", "fresh", ".e.lock"}
+    assert {file.name for file in tmp_path.iterdir()} == {"e", "fresh", ".e.lock", ".fresh.lock"}
+
+
+def encode_twice(passages: Dataset, folder: Path) -> list[int]:
+    """How many texts each of two calls at the same time encodes."""
+    retrievers = [HashRetriever(), HashRetriever()]
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(encode_collection, each, passages, folder) for each in retrievers]
+        for call in calls:
+            assert all_bytes(call.result()) == hash_vectors(passages).tobytes()
+    return sorted(len(each.texts) for each in retrievers)
+
+
+def test_of_two_first_calls_one_encodes_and_the_other_waits(tmp_path, monkeypatch):
+    passages, create = make_passages(700), Embeddings.create
+
+    def create_slowly(*args: Any) -> None:
+        time.sleep(0.1)
+        create(*args)
+
+    monkeypatch.setattr(Embeddings, "create", create_slowly)
+    assert encode_twice(passages, tmp_path / "e") == [0, 700]
 
 
 def test_a_killed_update_is_continued_and_another_call_waits_for_it(tmp_path):
@@ -219,16 +251,7 @@ def test_a_killed_update_is_continued_and_another_call_waits_for_it(tmp_path):
     encode_collection(HashRetriever(), passages.select(range(40)), folder)
     with pytest.raises(OSError, match="No space left"):  # in the second of three shards
         encode_collection(HashRetriever(fails_on=passages["text"][40 + 256]), passages, folder)
-    retrievers = [HashRetriever(), HashRetriever()]
-    threads = [
-        Thread(target=encode_collection, args=(each, passages, folder)) for each in retrievers
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all_bytes(Embeddings.open(folder)) == hash_vectors(passages).tobytes()
-    assert sorted(len(each.texts) for each in retrievers) == [0, 700 - 40 - 256]
+    assert encode_twice(passages, folder) == [0, 700 - 40 - 256]
 
 
 def test_passages_without_vectors_in_an_interrupted_folder_are_new(tmp_path):

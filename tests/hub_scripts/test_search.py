@@ -79,7 +79,7 @@ def test_a_query_is_answered_with_scores_titles_and_texts(encoder, collection, s
     expected = expected_lines(encoder, collection, QUERY, 30)
     assert are_shown(search(encoder, collection, QUERY, "-k", 30), expected)
     # The embeddings are stored where `evaluate` has them, and serve the next query.
-    folder = Path("runs/evaluation/small/embeddings/encoder/embeddings")
+    [folder] = Path("runs/evaluation/small/embeddings").glob("encoder-*/embeddings")
     written = (folder / "shard-00000.npy").stat().st_mtime_ns
     assert are_shown(search("-k", 2, encoder, collection, QUERY), expected[:4])
     assert (folder / "shard-00000.npy").stat().st_mtime_ns == written
@@ -117,7 +117,7 @@ def test_given_embeddings_and_an_index_answer_too(
     words = ("--index", "IVF4,Flat", "--search_parameters", "nprobe=4")
     words = (*words, "--output_dir", "out")
     assert are_shown(search(encoder, collection, QUERY, "-k", 3, *words), expected)
-    assert Path("out/small/embeddings/encoder/index-IVF4_Flat/index.faiss").is_file()
+    assert list(Path("out/small/embeddings").glob("encoder-*/index-IVF4_Flat/index.faiss"))
 
 
 def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeypatch, search):

@@ -18,6 +18,7 @@ from datasets import Dataset
 from modeling_condenser import Index
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.retrieval import index as index_module
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.index import INDEX_FILE
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
@@ -151,12 +152,63 @@ def test_an_index_that_is_updated_while_its_model_is_loaded_is_opened_as_updated
     assert list_index(index) == ["2", "index.json"]
 
 
+def test_an_index_that_is_updated_while_it_is_opened_is_opened_as_updated(
+    retriever, tmp_path, monkeypatch
+):
+    index, encoded = Index.build(TEXTS, str(retriever), folder=tmp_path / "i"), []
+    open_stored = index_module.open_searcher
+
+    def open_after_an_update(*args: Any, **options: Any) -> Any:
+        if options["is_stored"] and not encoded:
+            index.update({**TEXTS, "sea": "The sea is deep."})
+            encoded.append("sea")
+        return open_stored(*args, **options)
+
+    monkeypatch.setattr(index_module, "open_searcher", open_after_an_update)
+    noted = note_encoded(monkeypatch)
+    assert len(Index.open(index.folder)) == 4
+    assert noted == encoded == ["sea"] and list_index(index) == ["2", "index.json"]
+
+
+def test_an_index_whose_model_has_changed_is_refused_and_its_vectors_are_kept(
+    retriever, tmp_path, monkeypatch
+):
+    model = shutil.copytree(retriever, tmp_path / "model")
+    index = Index.build(TEXTS, f"hybrid:{model}", folder=tmp_path / "index")
+    shards = {file: file.read_bytes() for file in index.folder.rglob("shard-*.npy")}
+    change_json(model / "config.json", layer_norm_eps=0.1)  # as if it were trained again
+    encoded = note_encoded(monkeypatch)
+    with pytest.raises(ValueError, match="model is not the encoder of the index .* has changed"):
+        Index.open(index.folder)
+    assert encoded == [] and {file: file.read_bytes() for file in shards} == shards != {}
+    again = Index.build(TEXTS, f"hybrid:{model}", folder=tmp_path / "new")
+    assert again.search([QUERY]) == Index.open(tmp_path / "new").search([QUERY])
+    assert Index.open(index.folder, model=retriever).search([QUERY]) == index.search([QUERY])
+
+
+def test_an_update_that_fails_late_keeps_its_vectors_for_the_next(retriever, tmp_path, monkeypatch):
+    index = Index.build(TEXTS, f"hybrid:{retriever}", folder=tmp_path / "index")
+    encoded, more = note_encoded(monkeypatch), {**TEXTS, "sea": "The sea is deep."}
+
+    def fail(*_: object) -> None:
+        raise ValueError("late")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bm25, "_make_index", fail)
+        with pytest.raises(ValueError, match="late"):
+            index.update(more)
+    assert len(index) == len(Index.open(index.folder)) == 3 and encoded == ["sea"]
+    assert index.update(more).added == encoded == ["sea"]
+    assert list_index(index) == ["2", "index.json"]
+
+
 def test_an_update_that_fails_changes_nothing(tmp_path):
     index = Index.build(TEXTS, folder=tmp_path / "index")
     with pytest.raises(ValueError, match="no word in"):
         index.update({"spring": "the of", "may": "and"})
-    assert list_index(index) == ["1", "index.json"]
     assert len(index) == len(Index.open(index.folder)) == len(TEXTS)
+    assert index.update({"may": TEXTS["may"]}).dropped == ["spring", "snow"]
+    assert list_index(index) == ["2", "index.json"]
 
 
 def test_an_index_finds_its_encoder_where_it_was_moved_to(retriever, tmp_path, monkeypatch):

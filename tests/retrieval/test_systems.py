@@ -13,9 +13,11 @@ from modeling_condenser.retrieval.systems import (
     System,
     as_folder,
     open_searcher,
+    open_stored,
     parse_system,
     parse_systems,
 )
+from tests.encoding.making import change_json, note_encoded
 
 
 @pytest.mark.parametrize(
@@ -62,10 +64,39 @@ def test_a_long_name_becomes_a_short_folder():
     assert len(as_folder("東" * 300).encode()) < 255
 
 
-def test_a_hybrid_shares_the_vectors_of_its_encoder():
+def test_the_encoder_of_a_hybrid_has_its_settings():
     hybrid = parse_system("hybrid:owner/bert,fusion=rrf,dtype=bfloat16,truncate_dim=8")
     assert hybrid.encoder == parse_system("owner/bert,dtype=bfloat16,truncate_dim=8")
-    assert hybrid.vectors_name == "bert-bfloat16-8"
+
+
+def test_systems_share_equal_vectors_and_keep_those_of_models_with_the_same_name(
+    retriever, collection, tmp_path, monkeypatch
+):
+    passages, other = load_collection(collection).passages, tmp_path / "other" / retriever.name
+    shutil.copytree(retriever, other)
+    change_json(other / "config.json", layer_norm_eps=0.1)
+    encoded, words = note_encoded(monkeypatch), [str(retriever), str(other)]
+    shared = [
+        f"hybrid:{retriever},fusion=rrf",
+        f"{retriever},name=x",
+        f"{retriever},query_prompt=q",
+    ]
+    for _ in range(2):
+        for system in [
+            *words,
+            *shared,
+            f"{retriever},truncate_dim=8",
+            f"{retriever},truncate_dim=4",
+        ]:
+            open_stored(parse_system(system), passages, tmp_path / "work")
+    assert len(encoded) == 4 * len(passages)
+    changed = passages.select(range(1, len(passages)))
+    for system in words:
+        open_stored(parse_system(system), changed, tmp_path / "work")
+    assert len(encoded) == 4 * len(passages)
+    folders = [folder.name[: -len("-01234567")] for folder in tmp_path.glob("work/embeddings/*")]
+    name = retriever.name
+    assert sorted(folders) == [name, name, f"{name}-4", f"{name}-8"]
 
 
 def test_a_run_file_answers_the_queries_that_it_has():
