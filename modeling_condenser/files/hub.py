@@ -6,13 +6,9 @@ from typing import Any
 
 from huggingface_hub import errors, snapshot_download
 
-# Of the Hub and the network; the first is the base error of the HTTP library, the last Xet's.
-NETWORK_ERRORS: tuple[type[Exception], ...] = (
-    errors.HfHubHTTPError.__bases__[0],
-    ConnectionError,
-    TimeoutError,
-    RuntimeError,
-)
+_HTTP_ERROR: type[Exception] = errors.HfHubHTTPError.__bases__[0]  # of the HTTP library
+# The last is Xet's.
+NETWORK_ERRORS = (_HTTP_ERROR, ConnectionError, TimeoutError, RuntimeError)
 _NOT_FOUND = (
     errors.RepositoryNotFoundError,
     errors.RevisionNotFoundError,
