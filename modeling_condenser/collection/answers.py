@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Iterable
 
-import regex  # type: ignore[import-untyped]
+import regex
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-import regex  # type: ignore[import-untyped]
+import regex
 
 from modeling_condenser.files.models import find_model_folder, module_paths, read_contract
 from modeling_condenser.files.run_folder import atomic_folder, write_json

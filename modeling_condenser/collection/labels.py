@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
-import regex  # type: ignore[import-untyped]
+import regex
 
 from .collection import plain_text
 from .conversion import TABLE_ENDINGS, cell_text, read_any_rows

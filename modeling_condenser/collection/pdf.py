@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, Any
 
-import regex  # type: ignore[import-untyped]
+import regex
 
 from .markdown import HeadingPath, Section, gather_sections
 

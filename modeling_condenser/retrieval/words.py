@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-import regex  # type: ignore[import-untyped]
+import regex
 import Stemmer
 from datasets import Dataset
 
