@@ -309,7 +309,9 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
         guess = from_bytes(data, cp_isolation=_USUAL_ENCODINGS).best() or from_bytes(data).best()
     if guess is not None and _is_doubtful(data, guess.encoding):
         with suppress(UnicodeDecodeError):
-            return _with_line_feeds(data.decode("cp1252")), "cp1252"
+            text = _with_line_feeds(data.decode("cp1252"))
+            logger.info("%s is read as cp1252.", file)
+            return text, "cp1252"
     if guess is None:
         raise ValueError(f"{file} is not text of a known encoding.")
     logger.info("%s is read as %s.", file, guess.encoding)
@@ -317,10 +319,12 @@ def decode_file(file: Path, encoding: str | None = None) -> tuple[str, str]:
 
 
 def _is_doubtful(data: bytes, guess: str) -> bool:
-    """Whether a guess rests on few bytes beyond ASCII, which cp1252 has as signs, such as 20 °C."""
-    n_beyond = len(data.translate(None, bytes(range(128))))
-    is_east_asian = guess.startswith(_EAST_ASIAN)
-    return n_beyond <= 2 or (is_east_asian and n_beyond < _EAST_ASIAN_SHARE * len(data))
+    """Whether a guess rests on single bytes beyond ASCII, as signs of cp1252 are in 20 °C."""
+    runs = re.findall(rb"[\x80-\xff]+", data)
+    n_beyond = sum(map(len, runs))
+    is_single = 2 * sum(len(run) == 1 for run in runs) > n_beyond and b"\0" not in data
+    is_rare = guess.startswith(_EAST_ASIAN) and n_beyond < _EAST_ASIAN_SHARE * len(data)
+    return is_single and (is_rare or n_beyond <= 2)
 
 
 def _has_few_bad(text: str, *, is_utf_8: bool) -> bool:

@@ -41,19 +41,22 @@ _STATE_FILE = "trainer_state.json"
 _OF_BATCH = {"gradient_accumulation_steps", "per_device_train_batch_size", "tokens_per_batch"}
 
 # Settings that may change when a run is resumed, because its result does not depend on them, but
-# for the rounding of sums.
+# for the rounding of sums and the draws of dropout.
 _MAY_DIFFER = set(
     "blocks_folder cache_chunk_size dataloader_num_workers dataloader_persistent_workers "
     "dataloader_pin_memory dataloader_prefetch_factor ddp_broadcast_buffers ddp_bucket_cap_mb "
-    "ddp_find_unused_parameters ddp_timeout devices disable_tqdm do_eval do_predict do_train "
-    "embeddings eval_accumulation_steps eval_delay eval_on_start eval_steps eval_strategy "
+    "ddp_find_unused_parameters ddp_timeout devices disable_tqdm do_predict do_train embeddings "
     "gradient_checkpointing gradient_checkpointing_kwargs hub_always_push hub_model_id "
     "hub_private_repo hub_revision hub_strategy log_level logging_dir logging_first_step "
-    "logging_steps mini_batch_size per_device_eval_batch_size preprocessing_workers project "
-    "push_to_hub readiness report_to resume_from_checkpoint run_name save_steps save_strategy "
-    "save_total_limit torch_compile torch_compile_backend torch_compile_mode trackio_bucket_id "
-    "trackio_space_id trackio_static_space_id work_folder".split()
+    "logging_steps mini_batch_size preprocessing_workers project push_to_hub readiness "
+    "report_to resume_from_checkpoint run_name save_steps save_strategy save_total_limit "
+    "torch_compile torch_compile_backend torch_compile_mode trackio_bucket_id trackio_space_id "
+    "trackio_static_space_id work_folder".split()
 )
+_OF_EVALUATION = {  # and these, if no evaluation chooses the model
+    *"do_eval eval_accumulation_steps eval_delay eval_on_start eval_steps eval_strategy".split(),
+    "per_device_eval_batch_size",
+}
 _NOT_RECORDED = {"output_dir", "hub_token"}  # the place of the folder, and a secret
 _PACKAGES = (
     "condenser torch transformers datasets sentence-transformers faiss-cpu bm25s ir-measures"
@@ -274,7 +277,10 @@ def stored_settings(folder: Path) -> dict[str, Any]:
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a run's result depends on."""
-    return {name: value for name, value in _plain(settings).items() if name not in _MAY_DIFFER}
+    # Fine-tuning on a collection chooses by default.
+    chooses = settings.get("load_best_model_at_end", "collection" in settings)
+    may_differ = _MAY_DIFFER if chooses else _MAY_DIFFER | _OF_EVALUATION
+    return {name: value for name, value in _plain(settings).items() if name not in may_differ}
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import multiprocess
 import numpy as np
 import pandas as pd
 from datasets import Dataset, concatenate_datasets, config
@@ -68,12 +69,13 @@ def prepare(
         builder: cuts them.
         folder: holds a folder for each text; several nodes need one that all of them see. By
             default `default_folder`.
-        num_proc: processes that cut; by default one, and for much text up to eight.
+        num_proc: processes that cut; by default one, and up to eight for many documents in files,
+            where processes are forked.
 
     Raises:
         ValueError: there is no text, or none of which a pair can be made.
     """
-    if num_proc is None and len(rows) >= _MANY_DOCUMENTS:
+    if num_proc is None and rows.cache_files and len(rows) >= _MANY_DOCUMENTS and _can_fork():
         num_proc = min(os.cpu_count() or 1, _MOST_PROCESSES)
     if not rows.cache_files:
         blocks, kept, record = _cut(rows, builder, None, num_proc)
@@ -97,6 +99,13 @@ def prepare(
     record = read_json(place / _RECORD, {})
     _warn(record, builder)
     return Prepared(blocks, record["counts"], place)
+
+
+def _can_fork() -> bool:
+    """Whether new processes are forks, which do not run the script again, and are allowed."""
+    default, *_ = multiprocess.get_all_start_methods()
+    method = multiprocess.get_start_method(allow_none=True) or default
+    return method == "fork" and not multiprocess.current_process().daemon
 
 
 def _warn(record: dict[str, Any], builder: BlockBuilder) -> None:

@@ -207,7 +207,7 @@ class BlockStream(torch.utils.data.IterableDataset):
         """What the order of the blocks depends on, beside the documents and the seed."""
         unit = "tokens" if self.least else "blocks"
         names = {"lanes": self.n_lanes, f"{unit} of a lane in a step": self.capacity}
-        names |= {"tokens of a block at least": self.least} if self.least > 1 else {}
+        names |= {"tokens of a block at least": self.least, "as the seed": self.seed}
         return {**names, "blocks that are shuffled together": self.window}
 
     def save(self, folder: Path) -> None:
@@ -231,7 +231,8 @@ class BlockStream(torch.utils.data.IterableDataset):
                 raise ValueError(
                     f"{folder} is of a stream with {_describe(state)}, but now it has "
                     f"{_describe(self._shape)}: set the batch over all processes, stream_lanes, "
-                    "stream_buffer and dataloader_num_workers as for that run."
+                    "stream_buffer, dataloader_num_workers, the seed and, for tokens_per_batch, "
+                    "torch_compile as for that run."
                 )
             for lane, place in places.items():
                 # After an earlier resume, other processes have an old place of the lane, too.

@@ -127,8 +127,19 @@ def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
     place = str(kept.get("path"))
     if "data_files" in kept and hub_name(place) and not Path(place).exists():
-        published["data_files"] = kept["data_files"]  # of a data set on the Hub
+        published["data_files"] = _in_data_set(kept["data_files"])
     return published
+
+
+def _in_data_set(files: Any) -> Any:
+    """Names of files of a data set on the Hub; addresses and paths of this machine as elsewhere."""
+    if isinstance(files, Mapping):
+        return {str(split): _in_data_set(part) for split, part in files.items()}
+    if isinstance(files, list | tuple):
+        return [_in_data_set(part) for part in files]
+    text = str(files)
+    is_inside = "://" not in text and not PureWindowsPath(text).root and not Path(text).exists()
+    return SECRET.sub("…", text) if is_inside else _publishable(files, "data_files")
 
 
 def _publishable(value: Any, name: str) -> Any:

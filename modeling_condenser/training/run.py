@@ -23,6 +23,7 @@ from modeling_condenser.files.settings import parse_settings
 logger = logging.getLogger(__name__)
 
 _LOG_ENTRIES, _MINUTES = 20, 5  # of a run, and between two checkpoints, by default
+_LOG_SECONDS = 30  # between two writings of the log
 _BERT_BASE = 86e6  # parameters outside of the embeddings
 _NEVER = 10**9  # steps; the Trainer saves after the last step in any case
 
@@ -36,14 +37,15 @@ class LossBar(ProgressCallback):
 
 
 class WrittenLog(TrainerCallback):
-    """Writes the log to a file at each entry."""
+    """Writes the log to a file while training, but not at each of many entries."""
 
     def __init__(self, file: Path):
-        self.file = file
+        self.file, self._written = file, float("-inf")
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.is_world_process_zero:
+        if state.is_world_process_zero and time.perf_counter() - self._written > _LOG_SECONDS:
             write_json(self.file, state.log_history)
+            self._written = time.perf_counter()
 
 
 class Pace(TrainerCallback):

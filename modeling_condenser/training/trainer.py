@@ -32,20 +32,22 @@ from modeling_condenser.files.run_folder import (
     is_complete,
     last_checkpoint,
     read_run,
+    record_run,
     start_run,
-    stored_settings,
 )
-from modeling_condenser.publishing.card import CARD_FILE, write_card
+from modeling_condenser.publishing.card import CARD_FILE, own_text, read_card, write_card
 from modeling_condenser.publishing.provenance import (
     RESULTS_FILE,
     RUNS_FOLDER,
     Stage,
     describe_stage,
+    read_provenance,
 )
 from modeling_condenser.publishing.push import PushRecipe, commit_folder, refuse_lost_text
 
 logger = logging.getLogger(__name__)
 
+_ORIGIN = "begun_at"  # in the record: the checkpoint of another run from which it was continued
 # In the record: the weights and the configuration that a run starts from.
 MODEL_FINGERPRINT = "start_fingerprint"
 
@@ -201,23 +203,16 @@ class ResumableTrainer(Trainer):
             for older in all_checkpoints(folder):
                 logger.warning("Starting again: removing %s.", older)
                 shutil.rmtree(older)
-        named = Path(resume) if isinstance(resume, str | Path) else None
-        if self.settings is None and is_first and named and not stored_settings(folder):
-            start_run(folder, self.run_settings, self.data_hash, batch=self.global_batch)
         if not resume and self.settings is None and is_first:  # in a script
             has_result = last_checkpoint(folder) is not None or (folder / MODEL_FOLDER).is_dir()
             claim = claim_run_folder if has_result and resume is None else start_run
             claim(folder, self.run_settings, self.data_hash, batch=self.global_batch)
         if resume is False:
             return None
-        checkpoint = last_checkpoint(folder)
-        if named and (checkpoint is None or named.resolve().parent == folder.resolve()):
-            checkpoint = named
-            if not is_complete(named):
-                raise FileNotFoundError(
-                    f"resume_from_checkpoint is {str(resume)!r}, which is no complete checkpoint: "
-                    "name a folder such as checkpoint-500, or leave it out to continue the run."
-                )
+        if isinstance(resume, str | Path):
+            checkpoint: Path | None = self._find_named(Path(resume), folder)
+        else:
+            checkpoint = last_checkpoint(folder)
         if checkpoint is None and resume:
             raise FileNotFoundError(f"{folder} has no complete checkpoint to resume.")
         record = read_run(checkpoint.parent) if checkpoint else {}
@@ -241,6 +236,23 @@ class ResumableTrainer(Trainer):
                 "continued: choose another output_dir, and start from the model."
             )
         return checkpoint
+
+    def _find_named(self, named: Path, folder: Path) -> Path:
+        """A named checkpoint, or the last of the run of this folder that began there."""
+        origin, own = str(named.resolve()), last_checkpoint(folder)
+        if own is not None and read_run(folder).get(_ORIGIN) == origin:
+            return own
+        if not is_complete(named):
+            raise FileNotFoundError(
+                f"resume_from_checkpoint is {str(named)!r}, which is no complete checkpoint: name "
+                "a folder such as checkpoint-500, or leave it out to continue the run."
+            )
+        is_elsewhere = named.resolve().parent != folder.resolve()
+        if is_elsewhere and own is None and self.is_world_process_zero():
+            if self.settings is None:  # in a script
+                start_run(folder, self.run_settings, self.data_hash, batch=self.global_batch)
+            record_run(folder, {_ORIGIN: origin})
+        return named
 
     @property
     def train_seconds(self) -> float:
@@ -335,15 +347,23 @@ class ResumableTrainer(Trainer):
             self.save_model(str(folder), _internal_call=True)
             if is_first:
                 (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle
-                _keep_card_and_results(model_folder, folder)
+                _keep_card_and_results(model_folder, folder, self.data_hash)
                 write_card(folder, name=self.hub_model_id, metadata=metadata)
         self.accelerator.wait_for_everyone()
         return model_folder
 
 
-def _keep_card_and_results(old: Path, new: Path) -> None:
-    """Copy a person's card of the model that is replaced; its results, if the weights are equal."""
+def _keep_card_and_results(old: Path, new: Path, data: str) -> None:
+    """Copy the card of the model that is replaced; its results, if the weights are equal.
+
+    Of another run, only the text that a person wrote is copied.
+    """
     kept = [CARD_FILE]
+    stages = read_provenance(old)
+    if not stages or stages[-1].run.get(DATA) != data:
+        kept, text = [], own_text(read_card(old / CARD_FILE)[1])
+        if text:
+            (new / CARD_FILE).write_text(text, encoding="utf-8")
     weights = [
         {file.name: checksum_file(file) for file in folder.glob("*.safetensors")}
         for folder in (old, new)

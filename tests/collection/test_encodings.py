@@ -73,9 +73,15 @@ def test_western_text_with_few_signs_is_not_taken_for_east_asian_or_cyrillic(tmp
     ):
         (tmp_path / "a.txt").write_bytes(text.encode("cp1252"))
         assert decode_file(tmp_path / "a.txt") == (text, "cp1252")
-    text = "日本の首都は東京です。人口は約千四百万人です。"
-    (tmp_path / "a.txt").write_bytes(text.encode("cp932"))
-    assert decode_file(tmp_path / "a.txt") == (text, "cp932")
+    english = "The instructions are inside the box, together with all of the cables. " * 8
+    for text, encoding in (
+        ("日本の首都は東京です。人口は約千四百万人です。", "cp932"),
+        (f"{english}安装说明书在这里。", "gb18030"),
+        (f"{english}사용 설명서", "euc_kr"),
+        ("question,file\nwhere is it,a.md\n" * 9, "utf_16_le"),
+    ):
+        (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+        assert decode_file(tmp_path / "a.txt")[0] == text
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1250"])

@@ -48,10 +48,19 @@ def test_a_run_resumes_with_the_same_settings_but_for_those_that_do_not_change_i
     free = {"save_steps": 7, "dataloader_num_workers": 4, "output_dir": "moved/elsewhere"}
     changed = {**SETTINGS, **free}
     claim_run_folder(tmp_path, changed, "a")
+    claim_run_folder(tmp_path, {**changed, "eval_steps": 5, "ddp_timeout": 7200}, "a")
     del changed["encoder"]
     with pytest.raises(ValueError, match="another run .encoder: 'bert' then, 'not set' now, s"):
         claim_run_folder(tmp_path, {**changed, "seed": 3}, "a")
     assert contents(tmp_path) == before
+
+
+def test_evaluations_that_choose_the_model_do_not_change(tmp_path):
+    settings = {**SETTINGS, "load_best_model_at_end": True, "eval_steps": 4}
+    claim_run_folder(tmp_path, settings, "a")
+    (tmp_path / "checkpoint-1").mkdir()
+    with pytest.raises(ValueError, match="another run .eval_steps: 4 then, 5 now"):
+        claim_run_folder(tmp_path, {**settings, "eval_steps": 5}, "a")
 
 
 def test_a_run_belongs_to_its_data(tmp_path):

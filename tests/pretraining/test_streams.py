@@ -285,6 +285,7 @@ def test_other_lanes_and_processes_that_do_not_divide_them_are_refused(make, tmp
         ({"n_workers": 2}, "stream with 8 lanes, .*now it has 16 lanes"),
         ({"buffer": 128}, "8 blocks that are shuffled together, .* 16 blocks that are shuffled"),
         ({"split": (1, 2), "batch_size": BATCH}, "1 blocks of a lane in a step, .* 2 blocks of"),
+        ({"seed": 6}, "5 as the seed, .* 6 as the seed"),
     ):
         with pytest.raises(ValueError, match=message):
             make(**changes).load(tmp_path, 1)

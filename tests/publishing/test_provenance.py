@@ -101,6 +101,10 @@ def test_the_names_of_documents_are_not_published(tmp_path, monkeypatch):
         "data": {"path": "json", "data_files": files, "split": "train"},
         "encoder": "./start-1.5",
         "on_hub": {"path": "wikimedia/wikipedia", "data_files": "20231101.fr/*.parquet"},
+        "beside": {
+            "path": "owner/name",
+            "data_files": ["/home/me/a.csv", "https://u:pw99@h/x?t=1"],
+        },
     }
     assert provenance.publishable(recipe) == {
         "corpus": ["local: *.txt", "local: *.txt", "local: clients", "wikitext", "owner/texts"],
@@ -111,6 +115,7 @@ def test_the_names_of_documents_are_not_published(tmp_path, monkeypatch):
         },
         "encoder": "local: start-1.5",
         "on_hub": recipe["on_hub"],
+        "beside": {"path": "owner/name", "data_files": ["local: *.csv", "https://…h/x"]},
     }
 
 

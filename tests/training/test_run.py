@@ -17,6 +17,7 @@ def train(tmp_path, bert_folder, texts, monkeypatch):
     clock = iter(range(0, 10**6, 40))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(trainer, "write_card", lambda folder, **_: None)  # it takes seconds
+    monkeypatch.setattr("modeling_condenser.training.run._LOG_SECONDS", 0)
 
     def run(**changes) -> Path:
         (tmp_path / "corpus.txt").write_text("\n".join(texts[:20]))

@@ -7,6 +7,7 @@ import torch
 from huggingface_hub import ModelCard
 
 from modeling_condenser import CondenserForPreTraining, CondenserTrainingArguments
+from modeling_condenser.files.run_folder import read_json, write_json
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from tests.pretraining.short_runs import SETTINGS
 from tests.publishing.loopback_hub import contents
@@ -102,3 +103,9 @@ def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
         next(model.parameters()).add_(1)
     trainer.write_model()
     assert not (model_folder / "evaluation_results.json").exists()  # of other weights
+    changed = read_json(model_folder / "provenance.json", [])
+    changed[-1]["run"]["data_sha256"] = "of other data"
+    write_json(model_folder / "provenance.json", changed)
+    trainer.write_model()
+    card = (model_folder / "README.md").read_text()
+    assert "My own words." in card and "license: mit" not in card
