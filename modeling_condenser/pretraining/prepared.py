@@ -6,6 +6,7 @@ operation of torch, whose time limit a long preparation would exceed.
 """
 
 import logging
+import multiprocessing
 import os
 from array import array
 from collections.abc import Iterable
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import multiprocess
 import numpy as np
 import pandas as pd
 from datasets import Dataset, concatenate_datasets, config
@@ -103,9 +103,9 @@ def prepare(
 
 def _can_fork() -> bool:
     """Whether new processes are forks, which do not run the script again, and are allowed."""
-    default, *_ = multiprocess.get_all_start_methods()
-    method = multiprocess.get_start_method(allow_none=True) or default
-    return method == "fork" and not multiprocess.current_process().daemon
+    default, *_ = multiprocessing.get_all_start_methods()
+    method = multiprocessing.get_start_method(allow_none=True) or default
+    return method == "fork" and not multiprocessing.current_process().daemon
 
 
 def _warn(record: dict[str, Any], builder: BlockBuilder) -> None:
