@@ -1,5 +1,6 @@
 """Blocks that are cut once and stored: by whom, where, and for whom."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ from datasets import Dataset, load_from_disk
 
 from modeling_condenser.files.run_folder import read_run
 from modeling_condenser.pretraining import prepared
-from modeling_condenser.pretraining.data import BlockBuilder, fingerprint_blocks
+from modeling_condenser.pretraining.data import BlockBuilder, build_blocks, fingerprint_blocks
 from modeling_condenser.pretraining.prepared import prepare
 from modeling_condenser.pretraining.pretrain import pretrain
 
@@ -47,6 +48,22 @@ def test_stored_blocks_are_those_of_memory_whoever_cuts_them_and_are_cut_once(
         assert each.counts == expected.counts and each.blocks.cache_files
     with pytest.raises(ZeroDivisionError):
         prepare(rows, replace(builder, seed=4), folder=tmp_path / "1")
+
+
+def test_many_documents_in_files_are_cut_by_several_processes(builder, rows, tmp_path, monkeypatch):
+    asked = []
+
+    def note(*arguments, num_proc, **options):
+        asked.append(num_proc)
+        return build_blocks(*arguments, **options)
+
+    monkeypatch.setattr(prepared, "build_blocks", note)
+    monkeypatch.setattr(prepared, "_MANY_DOCUMENTS", len(rows))
+    prepare(rows, builder, folder=tmp_path / "a")
+    prepare(Dataset.from_dict({"text": rows["text"][:]}), builder)  # in memory, of each process
+    monkeypatch.setattr(prepared.multiprocessing, "get_start_method", lambda **_: "spawn")
+    prepare(rows, builder, folder=tmp_path / "b")
+    assert asked == [min(os.cpu_count() or 1, 8), None, None]
 
 
 def test_a_recipe_prepares_its_text_only_and_its_run_uses_the_blocks(
