@@ -53,7 +53,7 @@ _MAY_DIFFER = set(
     "torch_compile torch_compile_backend torch_compile_mode trackio_bucket_id trackio_space_id "
     "trackio_static_space_id work_folder".split()
 )
-_OF_EVALUATION = {  # and these, if no evaluation chooses the model
+_OF_EVALUATION = {  # may differ, too, if no evaluation chooses the model
     *"do_eval eval_accumulation_steps eval_delay eval_on_start eval_steps eval_strategy".split(),
     "per_device_eval_batch_size",
 }
@@ -62,7 +62,7 @@ _PACKAGES = (
     "condenser torch transformers datasets sentence-transformers faiss-cpu bm25s ir-measures"
 )
 IDENTITY_FILE = "identity.json"  # of a stored index
-_OF_EVALUATIONS = "eval"  # an empty folder that sentence-transformers makes
+_EVALUATION_FOLDER = "eval"  # an empty folder that sentence-transformers makes
 _PROCESS_FILE = ".process"  # machine and process of a run that may not have stored anything yet
 _BAR_DELAY = 1  # seconds of work before a bar appears
 _ARE_SHOWN = ContextVar("_ARE_SHOWN", default=True)
@@ -194,7 +194,7 @@ def check_run_folder(
 def _is_bare(folder: Path) -> bool:
     """Whether a run ended before it stored anything, as after an error in its first steps."""
     stored = {file.name for file in folder.glob("[!.]*")}
-    if stored - {RECIPE_FILE, RUN_FILE, LOG_FILE, _OF_EVALUATIONS}:
+    if stored - {RECIPE_FILE, RUN_FILE, LOG_FILE, _EVALUATION_FOLDER}:
         return False
     try:
         machine, process = (folder / _PROCESS_FILE).read_text().split()

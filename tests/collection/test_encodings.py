@@ -78,7 +78,7 @@ def test_western_text_with_few_signs_is_not_taken_for_east_asian_or_cyrillic(tmp
         ("日本の首都は東京です。人口は約千四百万人です。", "cp932"),
         (f"{english}安装说明书在这里。", "gb18030"),
         (f"{english}사용 설명서", "euc_kr"),
-        ("question,file\nwhere is it,a.md\n" * 9, "utf_16_le"),
+        ("question,file\nis it 20°C,a.md\n" + "where is it,b.md\n" * 9, "utf_16_le"),
     ):
         (tmp_path / "a.txt").write_bytes(text.encode(encoding))
         assert decode_file(tmp_path / "a.txt")[0] == text
