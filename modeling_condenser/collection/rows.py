@@ -225,20 +225,22 @@ def _read_csv(path: Path, encoding: str | None, is_padded: bool) -> Iterator[dic
 
 
 def _find_delimiter(beginning: str) -> str:
-    """Find the separator with which the first records of a table have equally many fields.
+    """Find the separator with which most records have as many fields as the first, and none more.
 
     If there is none, it is that which the first line has most often.
     """
     csv.field_size_limit(2**31 - 1)
-    sizes = {}
+    fits = {}  # the share of records with all fields, and the number of fields
     for delimiter in ",;\t|":
         rows = list(csv.reader(io.StringIO(beginning, newline=""), delimiter=delimiter))
         if len(beginning) == _CSV_SAMPLE:
             rows.pop()  # which may be cut
-        lengths = {len(row) for row in rows if any(row) and row != _OF_EXCEL}
-        sizes[delimiter] = lengths.pop() if len(lengths) == 1 else 1
-    first, most = beginning.splitlines()[:1], max(sizes.values())
-    candidates = [each for each, size in sizes.items() if size == most]
+        lengths = [len(row) for row in rows if any(row) and row != _OF_EXCEL] or [1]
+        most = max(lengths)
+        has_all = most > 1 and lengths[0] == most
+        fits[delimiter] = (lengths.count(most) / len(lengths), most) if has_all else (0.0, 1)
+    first = beginning.splitlines()[:1]
+    candidates = [each for each, fit in fits.items() if fit == max(fits.values())]
     return max(candidates, key="".join(first).count)
 
 

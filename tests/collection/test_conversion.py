@@ -454,6 +454,13 @@ def test_the_separator_of_a_table_is_that_with_which_its_records_agree(content, 
     assert list(read_any_rows(tmp_path / "a.csv")) == rows
 
 
+def test_missing_last_fields_do_not_hide_the_separator(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b'"text\n(de, fr)";file;id\r\n"a, b";a.txt\r\nc;b.txt;\r\n')
+    rows = [{"text\n(de, fr)": "a, b", "file": "a.txt", "id": ""}]
+    rows.append({"text\n(de, fr)": "c", "file": "b.txt", "id": ""})
+    assert list(read_any_rows(tmp_path / "a.csv", is_padded=True)) == rows
+
+
 @pytest.mark.parametrize("chunk", [1, 64, 10**6])
 def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(rows_module, "_JSON_CHUNK", chunk)
