@@ -32,8 +32,6 @@ Run = dict[str, dict[str, float]]
 """Query id -> passage id -> score; a query without passages has an empty dict or no entry."""
 Ranking = list[tuple[str, float]]
 """The passages of one query and their scores, best first."""
-Points = dict[str, tuple[float, float]]
-"""Passage id -> its points in the ranking of BM25, and of an encoder."""
 
 
 def rank_passages(scores: Mapping[str, float]) -> Ranking:
@@ -151,7 +149,7 @@ class Fusion:
         for query_id in dict.fromkeys(chain(bm25_run, dense_run)):
             bm25 = rank_passages(bm25_run.get(query_id, {}))
             dense = rank_passages(dense_run.get(query_id, {}))
-            scores = self.add(self.points(bm25[:CANDIDATES], dense[:CANDIDATES]))
+            scores = self._add(bm25[:CANDIDATES], dense[:CANDIDATES])
             lowest = min(scores.values(), default=0.0)
             further = zip_longest(bm25[CANDIDATES:], dense[CANDIDATES:])
             for rank, pairs in enumerate(further, start=1):
@@ -160,27 +158,16 @@ class Fusion:
             fused[query_id] = scores
         return cut_run(fused, depth)
 
-    def points(self, bm25: Ranking, dense: Ranking) -> Points:
-        """The points of the passages in the best lists of one query; any weight has the same."""
+    def _add(self, bm25: Ranking, dense: Ranking) -> dict[str, float]:
+        """Add up the points of the passages in the best lists of one query."""
         points_of = _reciprocal_ranks if self.weight is None else _standardise
+        first, second = (1, 1) if self.weight is None else (1 - self.weight, self.weight)
         bm25_points, missing_bm25 = points_of(bm25)
         dense_points, missing_dense = points_of(dense)
         return {
-            passage: (
-                bm25_points.get(passage, missing_bm25),
-                dense_points.get(passage, missing_dense),
-            )
+            passage: first * bm25_points.get(passage, missing_bm25)
+            + second * dense_points.get(passage, missing_dense)
             for passage in chain(bm25_points, dense_points)
-        }
-
-    def add(self, points: Points) -> dict[str, float]:
-        """Add up the points of one query."""
-        if self.weight is None:
-            return {passage: bm25 + dense for passage, (bm25, dense) in points.items()}
-        bm25_weight, dense_weight = 1 - self.weight, self.weight
-        return {
-            name: bm25_weight * bm25 + dense_weight * dense
-            for name, (bm25, dense) in points.items()
         }
 
 
@@ -214,19 +201,9 @@ def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
     if len(qrels) < FEWEST_QUERIES:
         logger.info("%d dev queries are too few to choose by: %s", len(qrels), DEFAULT)
         return DEFAULT
-    rankings = {
-        query: [rank_passages(run.get(query, {}))[:CANDIDATES] for run in (bm25_run, dense_run)]
-        for query in qrels
-    }
-    points = {
-        fusion: {query: fusion.points(*both) for query, both in rankings.items()}
-        for fusion in (FUSIONS["rrf"], DEFAULT)
-    }
     figures = {}
     for fusion in FUSIONS.values():
-        same_points = points[fusion if fusion.weight is None else DEFAULT]
-        fused = {query: fusion.add(of_both) for query, of_both in same_points.items()}
-        run = drop_own_passages(fused, qrels)
+        run = drop_own_passages(fusion.fuse(bm25_run, dense_run), qrels)
         figures[fusion] = ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10]
     best = max(figures, key=lambda fusion: figures[fusion])
     logger.info("Chosen on %d dev queries: %s, nDCG@10 %.3f", len(qrels), best, figures[best])
