@@ -268,7 +268,7 @@ def _learn_and_write(
         for use, values in after.items():
             verdict = _compare(values, before[use], queries_of_dev, "dev queries", recipe.seed)
             verdicts[f"dev {use}"] = verdict
-    is_adapted = recipe.keep_adapted or is_better(verdicts, recipe.use)
+    is_adapted = is_better(verdicts, recipe.use)
     with atomic_folder(out / MODEL_FOLDER) as folder:
         if is_adapted:
             _write_adapted(folder, change, recipe, start.folder, labels, verdicts)

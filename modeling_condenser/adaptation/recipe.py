@@ -29,7 +29,6 @@ class AdaptationRecipe:
             named judges beside the cross-validation.
         train_size: number of judged queries to learn from, at least 20, all by default; `seed`
             chooses them.
-        keep_adapted: write the adapted model whatever the verdict is.
         embeddings: folder of the model's embeddings of these passages, such as one that
             `condenser search` wrote; written if it is new. A copy for the written model, whose
             passages have the same vectors (sides: query), is in `output_dir`.
@@ -45,7 +44,6 @@ class AdaptationRecipe:
     sides: Sides = "query"
     splits: list[str] = field(default_factory=lambda: ["train"])
     train_size: int | None = None
-    keep_adapted: bool = False
     embeddings: str | None = None
     dtype: Dtype = "float32"
     seed: int = 0

@@ -61,6 +61,12 @@ def one_map(monkeypatch):
     monkeypatch.setattr(stage, "learn_map", lambda *_, **__: MAP)
 
 
+@pytest.fixture
+def kept_map(one_map, monkeypatch):
+    """Every map is the same one, and is kept."""
+    monkeypatch.setattr(stage, "is_better", lambda *_: True)
+
+
 def settings(published, judged, out, **changes):
     return {"model": str(published), "corpus": str(judged), "output_dir": str(out), **changes}
 
@@ -69,9 +75,10 @@ def settings(published, judged, out, **changes):
 def adapted(published, judged, tmp_path_factory):
     """The settings of an adaptation, and what it did."""
     out = tmp_path_factory.mktemp("adapted") / "out"
-    arguments = settings(published, judged, out, keep_adapted=True)
+    arguments = settings(published, judged, out)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(stage, "learn_map", lambda *_, **__: MAP)
+        patched.setattr(stage, "is_better", lambda *_: True)
         return arguments, adapt(**arguments)
 
 
@@ -104,9 +111,8 @@ def check_figures(verdict, start, result, dev):
     assert verdict.comparison.mean_system == pytest.approx(after["nDCG@10"], abs=1e-6)
 
 
-def test_a_map_of_both_sides_moves_passages_and_says_so(published, judged, tmp_path, one_map):
-    changes = {"sides": "both", "keep_adapted": True}
-    done = adapt(**settings(published, judged, tmp_path / "out", **changes))
+def test_a_map_of_both_sides_moves_passages_and_says_so(published, judged, tmp_path, kept_map):
+    done = adapt(**settings(published, judged, tmp_path / "out", sides="both"))
     model, start = SentenceTransformer(str(done.model)), SentenceTransformer(str(published))
     texts = ["The river museum.", "Oslo"]
     for found, before in (
@@ -162,7 +168,7 @@ def test_copies_of_labels_are_no_dev_queries(published, judged, tmp_path, one_ma
 
 
 def test_vectors_of_passages_are_not_encoded_again(
-    published, judged, adapted, tmp_path, monkeypatch, one_map
+    published, judged, adapted, tmp_path, monkeypatch, kept_map
 ):
     arguments, done = adapted
     stored = tmp_path / "stored"
