@@ -36,6 +36,7 @@ from modeling_condenser.retrieval.systems import (
     System,
     as_folder,
     open_stored,
+    parse_system,
     parse_systems,
 )
 
@@ -135,7 +136,6 @@ def evaluate(**settings: Any) -> Report:
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
     recipe, search = parse_settings(settings, EvaluationRecipe, SearchSettings)
-    n_baselines = 1 if recipe.baseline else 0
     systems = parse_systems(filter(None, [recipe.baseline, *recipe.systems]), search)
     encoders = {
         (system.encoder.model, *system.encoder.without(*_OF_QUERIES).settings.items())
@@ -150,7 +150,8 @@ def evaluate(**settings: Any) -> Report:
     if recipe.card:
         from .results_on_cards import add_to_card, find_exports
 
-        exports = find_exports(systems[n_baselines:], recipe.task)
+        named = [parse_system(system) for system in recipe.systems]
+        exports = find_exports([system for system in systems if system in named], recipe.task)
     out, collection = Path(recipe.output_dir), None
     if recipe.task == "retrieval":
         collection = load_reported(recipe.collection, split=recipe.split)
@@ -274,7 +275,8 @@ def make_command(settings: Mapping[str, Any], systems: Sequence[str], collection
     """The command with these settings, for systems (a baseline first) and a collection."""
     options = {name: value for name, value in settings.items() if name not in _NOT_IN_COMMAND}
     if options.get("baseline"):
-        options["baseline"], *systems = systems
+        options["baseline"], *others = systems
+        systems = others or systems  # it is also the only system
     words = ["condenser", "evaluate", *systems, collection]
     for name, value in options.items():
         if value is not None:

@@ -371,6 +371,19 @@ def test_a_card_names_the_weights_and_no_folder_of_this_machine(folder, collecti
     assert str(tmp_path) not in card
 
 
+def test_a_baseline_that_is_also_named_as_a_system_gets_its_figures_on_its_card(
+    folder, collection, tmp_path
+):
+    settings = {"baseline": folder, "collection": collection, "output_dir": tmp_path / "out"}
+    for others in (["bm25"], []):
+        report = evaluate(systems=[*others, folder], card=True, **settings)
+        [result] = read_results(folder)
+        assert result.values == report.means["retriever"] and not result.comparisons
+        systems = " ".join(others) or "OWNER/NAME"
+        command = f"condenser evaluate {systems} {collection.name} --baseline OWNER/NAME"
+        assert result.command.startswith(command)
+
+
 def test_queries_that_are_passages_are_searched_one_passage_deeper(tmp_path):
     claims = ["uniforms save money", "uniforms do not save money", "uniforms waste money"]
     passages = [{"_id": f"a{i}", "text": text} for i, text in enumerate(claims)]
