@@ -11,12 +11,7 @@ from datasets import Dataset
 
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.files.run_folder import atomic_folder, bar
-from modeling_condenser.files.settings import (
-    check_least,
-    convert_settings,
-    parse_settings,
-    split_name,
-)
+from modeling_condenser.files.settings import convert_settings, parse_settings, split_name
 
 from .embeddings import (
     ENCODER_SETTINGS,
@@ -41,8 +36,6 @@ class EncodingRecipe:
         collection: folder or Hub name.
         out: folder for the embeddings.
         devices: one worker each, such as cuda:0,cuda:1; by default all GPUs, or the CPU.
-        shard_size: passages in a shard of a new folder; 256 to 8192 by default, more for
-            millions.
         table: new folder for a parquet table of vectors and texts.
     """
 
@@ -50,11 +43,7 @@ class EncodingRecipe:
     collection: str
     out: str
     devices: str | None = None
-    shard_size: int | None = None
     table: str | None = None
-
-    def __post_init__(self) -> None:
-        check_least(self, shard_size=1)
 
 
 def encode(**settings: Any) -> Embeddings:
@@ -72,9 +61,7 @@ def encode(**settings: Any) -> Embeddings:
     encoder_settings = convert_settings(name, values, ENCODER_SETTINGS)
     retriever = Retriever(name, device=local_device(devices), **encoder_settings)
     passages = load_passages(recipe.collection)
-    embeddings = encode_collection(
-        retriever, passages, recipe.out, shard_size=recipe.shard_size, devices=devices
-    )
+    embeddings = encode_collection(retriever, passages, recipe.out, devices=devices)
     if recipe.table:
         write_table(embeddings, recipe.table, passages=passages)
     return embeddings
