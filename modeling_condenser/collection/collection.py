@@ -119,13 +119,6 @@ def find_rows(passages: Dataset, ids: Iterable[str], *, strict: bool = True) -> 
     return rows
 
 
-def find_texts(passages: Dataset, ids: Iterable[str]) -> dict[str, str]:
-    """Return the text of each id; see `find_rows`."""
-    rows = find_rows(passages, ids)
-    texts = [text for _, text in titles_and_texts(passages, list(rows.values()))]
-    return dict(zip(rows, texts, strict=True))
-
-
 def titles_and_texts(passages: Dataset, rows: Sequence[int] | np.ndarray) -> list[tuple[str, str]]:
     """Return the titles and texts of rows, in the given order."""
     # Reading in the order of the file is several times as fast as in any other order.

@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
@@ -100,9 +100,7 @@ class Embeddings:
             raise FileNotFoundError(
                 f"{folder} holds no embeddings (no {MANIFEST_FILE}): use `condenser encode` first."
             )
-        known = {each.name for each in fields(cls)}  # earlier versions wrote more
-        values = {name: value for name, value in manifest.items() if name in known}
-        embeddings = cls(folder=Path(folder), **values)
+        embeddings = cls(folder=Path(folder), **manifest)
         if complete and (missing := embeddings.missing_shards()):
             raise FileNotFoundError(
                 f"{folder} is not complete: {len(missing)} of {len(embeddings.shards)} shards are "

@@ -29,7 +29,7 @@ import ir_measures
 import numpy as np
 from scipy import stats
 
-from modeling_condenser.collection.collection import Collection, Qrels
+from modeling_condenser.collection.collection import Collection, PassageIndex, Qrels
 from modeling_condenser.encoding.embeddings import find_best
 from modeling_condenser.retrieval.runs import Run, drop_own_passages, make_run, rank_passages
 
@@ -227,16 +227,16 @@ def _judge_by_answers(
 ) -> Qrels:
     """Judgements in which the first passage with an answer is relevant."""
     from modeling_condenser.collection.answers import AnswerMatcher
-    from modeling_condenser.collection.collection import find_texts
 
     depth = max(measure.params["cutoff"] for measure in measures.values())
     first = {query: ranking[:depth] for query, ranking in rankings.items()}
-    texts = find_texts(passages, {passage for ranking in first.values() for passage in ranking})
+    found = {passage for ranking in first.values() for passage in ranking}
+    titles_and_texts = PassageIndex(passages).read(found)
     judged: Qrels = {}
     for query, ranking in first.items():
         matcher, judged[query] = AnswerMatcher(answers[query]), {}
         for passage in ranking:
-            if matcher.is_in(texts[passage]):
+            if matcher.is_in(titles_and_texts[passage][1]):
                 judged[query][passage] = 1
                 break
     return judged

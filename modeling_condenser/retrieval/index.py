@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -188,9 +188,9 @@ class Index:
         content = read_json(folder / INDEX_FILE, {})
         if not content.get("version"):
             raise FileNotFoundError(f"{folder} holds no complete index: use Index.build first.")
-        names = [field.name for field in fields(SearchSettings)]  # earlier versions wrote more
-        stored = {name: content["settings"].get(name) for name in names}
-        settings = SearchSettings(**{**stored, **({"devices": devices} if devices else {})})
+        settings = SearchSettings(**content["settings"])
+        if devices:
+            settings = replace(settings, devices=devices)
         [system] = parse_systems([content["system"]], settings)
         if model and not system.has_vectors:
             raise ValueError(f"{folder} is an index of BM25, which has no model: leave it out.")
