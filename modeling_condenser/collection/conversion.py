@@ -84,8 +84,6 @@ class Document:
 def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[str, Path]:
     """Find files, by a name that begins with that of their folder; hidden ones are left out.
 
-    Links are found, too, also those to folders and to nothing, which cannot be read.
-
     Raises:
         FileNotFoundError: a source does not exist.
         ValueError: two files have the same name.
@@ -99,8 +97,7 @@ def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
             parts = path.relative_to(root).parts
             is_hidden = any(part.startswith((".", "~$")) for part in parts)  # ~$: open in Word
-            is_file = path.is_file() or path.is_symlink()
-            if is_hidden or not is_file or not left_out.isdisjoint((path, *path.parents)):
+            if is_hidden or not path.is_file() or not left_out.isdisjoint((path, *path.parents)):
                 continue
             name = join_halves("/".join((root.name, *parts)))  # perhaps not of UTF-8
             if files.setdefault(name, path) != path:
@@ -138,9 +135,6 @@ class DocumentReader:
         """Read the documents of files, see `find_files`."""
         for name, path in bar(files.items(), "read", unit="file"):
             ending = plain_ending(path)
-            if path.is_symlink() and not path.is_file():
-                self.unread[name] = "links to folders, and to nothing, are not followed"
-                continue
             if ending not in (*TABLE_ENDINGS, *DOCUMENT_ENDINGS):
                 self.unread[name] = f"files of the kind {ending or '(no ending)'} are not read"
                 continue
