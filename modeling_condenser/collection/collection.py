@@ -348,13 +348,3 @@ def fingerprint_judgements(collection: Collection) -> str:
         line = [query_id, collection.queries[query_id], grades, answers]
         digest.update(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
     return digest.hexdigest()
-
-
-def checksum_qrels(qrels: Mapping[str, Mapping[str, int]]) -> str:
-    """Return the SHA-256 of the sorted lines of a TREC qrels file (`LC_ALL=C sort | sha256sum`)."""
-    lines = sorted(
-        f"{query_id} 0 {passage_id} {grade}\n".encode()
-        for query_id, grades in qrels.items()
-        for passage_id, grade in grades.items()
-    )
-    return hashlib.sha256(b"".join(lines)).hexdigest()

@@ -17,7 +17,7 @@ import pandas as pd
 from datasets import Dataset
 from jinja2 import Environment
 
-from modeling_condenser.collection.collection import Collection, checksum_qrels
+from modeling_condenser.collection.collection import Collection
 from modeling_condenser.files.run_folder import atomic_file, describe_machine, write_json
 from modeling_condenser.retrieval.words import NO_LANGUAGE, recognize_language
 
@@ -141,9 +141,7 @@ def write_report(
     comparisons, figures = _compare(systems, seed=seed)
     queries: dict[str, str] = {}
     groups: Groupings = {}
-    qrels_sha256 = None
     if collection:
-        qrels_sha256 = checksum_qrels(collection.qrels) if collection.qrels else None
         queries = {q: collection.queries[q] for q in first.evaluation.per_query[main]}
         texts = Dataset.from_dict({"title": [""] * len(queries), "text": list(queries.values())})
         is_english = recognize_language(texts) in ("english", NO_LANGUAGE)  # few words show none
@@ -164,7 +162,6 @@ def write_report(
         },
         "results": figures,
         "groups": _compare_groups(systems, main, groups, seed=seed),
-        "qrels_sha256": qrels_sha256,
         "command": command,
         "seed": seed,
         **describe_machine(),

@@ -94,7 +94,6 @@ def add_to_card(
         intervals=intervals,
         comparisons=comparisons,
         shared_queries=dict(collection.shared),
-        qrels_sha256=report.content["qrels_sha256"],
         fingerprint_passages=fingerprint_passages(collection.passages),
         command=make_command(settings, texts, collection_name),
     )

@@ -200,7 +200,6 @@ class EvaluationResult:
             two-sided paired randomisation test, with Holm's correction over the evaluation.
         run: `file` (within the repository) and `sha256` (of the uncompressed run), if published.
         shared_queries: other split of the collection -> number of these queries that it has too.
-        qrels_sha256: of the judgements as sorted lines in TREC format.
         command: reproduces the result of the model `OWNER/NAME`.
         date: in UTC, as in 2026-01-31.
     """
@@ -217,7 +216,6 @@ class EvaluationResult:
     comparisons: Sequence[Mapping[str, Any]] = field(default_factory=list)
     run: Mapping[str, str] | None = None
     shared_queries: Mapping[str, int] = field(default_factory=dict)
-    qrels_sha256: str | None = None
     fingerprint_passages: str | None = None
     command: str | None = None
     date: str | None = None

@@ -1,7 +1,6 @@
 """The evaluation stage, against NumPy brute force: what it writes, reads again and refuses."""
 
 import gzip
-import hashlib
 import json
 import re
 import shutil
@@ -296,11 +295,6 @@ def test_a_card_has_corrected_p_values_and_says_what_they_were_made_from(
     difference = ours["MRR@10"] - bm25["MRR@10"]
     assert f"| bm25 | {bm25['MRR@10']:.4f} | {difference:+.4f} |" in card
     assert result.source is None and str(tmp_path) not in card
-    qrels = load_collection(collection).qrels
-    lines = sorted(
-        f"{q} 0 {p} {grade}\n" for q, judged in qrels.items() for p, grade in judged.items()
-    )
-    assert result.qrels_sha256 == hashlib.sha256("".join(lines).encode()).hexdigest()
     # Runs hold passage ids, which may be names of files.
     assert result.run is None and not (folder / "evaluation").exists()
     evaluate(systems=folder, card=True, publish_runs=True, **settings)

@@ -1,6 +1,5 @@
 """Reports: the figures of the JSON, and tables, from hand-made results."""
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -128,8 +127,6 @@ def test_questions_in_other_languages_have_no_answer_types(tmp_path):
 def test_the_report_says_how_it_was_made_and_has_the_values_of_queries(report):
     content, text = read(report)
     assert content["seed"] == 3 and {"python", "torch"} <= content["versions"].keys()
-    lines = "".join(sorted(f"{q} 0 p 1\n" for q in QUERIES))
-    assert content["qrels_sha256"] == hashlib.sha256(lines.encode()).hexdigest()
     for line in (
         "| good | a machine, threads: 1 | 1.0 M (float32) | 50.0 (40.0 to 60.0) | 160 | 100 MB |",
         "    condenser evaluate my_collection --seed 3",
