@@ -31,8 +31,7 @@ def accept_packed(model: SentenceTransformer) -> bool:
     transformer.register_forward_pre_hook(
         lambda _, args: (packing.offset_positions(args[0], offset), *args[1:])
     )
-    # If it excludes the prompt, sentence-transformers pools the first token after the prompt.
-    is_cls = pooling.pooling_mode in ("cls", ("cls",), ["cls"]) and pooling.include_prompt
+    is_cls = pooling.pooling_mode in ("cls", ("cls",), ["cls"])
     if is_cls and (layer := packing.layer_to_narrow(encoder)) is not None:
         layer.register_forward_pre_hook(_keep_cls, with_kwargs=True)
         transformer.register_forward_hook(_rename_cls)

@@ -159,8 +159,8 @@ class Retriever:
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Encode N queries with the query prompt: (N, D) float32."""
         contract = self.contract
-        length, prompt = contract.query_max_length, contract.query_prompt
-        return self._encode(texts, lambda _, text: contract.query(text), length, prompt, "query")
+        length = contract.query_max_length
+        return self._encode(texts, lambda _, text: contract.query(text), length, "query")
 
     def encode_passages(self, passages: Dataset | Sequence[str]) -> np.ndarray:
         """Encode N passages with the passage prompt: (N, D) float32.
@@ -168,8 +168,7 @@ class Retriever:
         A data set is read window by window; its columns are `text` and optionally `title`.
         """
         contract = self.contract
-        length, prompt = contract.passage_max_length, contract.passage_prompt
-        return self._encode(passages, contract.passage, length, prompt, "document")
+        return self._encode(passages, contract.passage, contract.passage_max_length, "document")
 
     def check_inner_product(self) -> None:
         """Raise a ValueError if this retriever does not compare by inner products."""
@@ -184,7 +183,6 @@ class Retriever:
         texts: Dataset | Sequence[str],
         write: Callable[[str, str], str],
         max_length: int,
-        prompt: str,
         task: str,
     ) -> np.ndarray:
         """Encode `write(title, text)` of each row; `task` is the route of a model that has some."""
@@ -194,7 +192,6 @@ class Retriever:
             texts = list(texts)
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         self.model.eval()
-        extra = {**self._prompt_features(prompt), "task": task}
 
         def tokenize(first: int) -> Tokens:
             with self._tokenizing:
@@ -213,7 +210,7 @@ class Retriever:
                 next_tokens = reader.submit(tokenize, first + WINDOW)
                 self._warn(tokens, max_length)
                 window = vectors[first : first + WINDOW]
-                self._encode_window(tokens, extra, window, progress)
+                self._encode_window(tokens, task, window, progress)
                 bad = np.flatnonzero(~np.isfinite(window).all(axis=1))
                 if len(bad):
                     raise ValueError(
@@ -222,16 +219,8 @@ class Retriever:
                     )
         return vectors
 
-    def _prompt_features(self, prompt: str) -> dict[str, Any]:
-        """The length of a prompt, which a pooling that excludes the prompt needs."""
-        if not prompt:
-            return {}
-        with self._tokenizing:
-            features: Any = self.model.preprocess([""], prompt=prompt)
-        return {name: features[name] for name in ("prompt_length",) if name in features}
-
     def _encode_window(
-        self, tokens: Tokens, extra: dict[str, Any], vectors: np.ndarray, progress: tqdm
+        self, tokens: Tokens, task: str, vectors: np.ndarray, progress: tqdm
     ) -> None:
         """Encode the N texts of a window into `vectors`, (N, D)."""
         order, parts = [], []
@@ -242,7 +231,7 @@ class Retriever:
             packed=self._is_packed,
         ):
             features = {name: self._move(column) for name, column in batch.items()}
-            part = self.model({**extra, **features})["sentence_embedding"].float()
+            part = self.model({"task": task, **features})["sentence_embedding"].float()
             order.append(rows)
             parts.append(part[: len(rows), : self.dimension])  # without filler
             progress.update(len(rows))

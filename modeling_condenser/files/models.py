@@ -285,13 +285,13 @@ def _states_similarity(folder: Path) -> bool:
 
 
 def _name_pooling(config: dict[str, Any]) -> str:
-    """Such as "cls", or "cls+mean without prompt"."""
+    """Such as "cls", or "cls+mean"."""
     modes = config.get("pooling_mode")
     if modes is None:
         modes = [name for field, name in _OLD_POOLINGS.items() if config.get(field)]
     if isinstance(modes, list):
         modes = "+".join(modes) or "mean"
-    return modes if config.get("include_prompt", True) else f"{modes} without prompt"
+    return modes
 
 
 def open_model(
@@ -337,6 +337,12 @@ def open_model(
     # With padding at the left, learned positions of a text would depend on its neighbours.
     model.tokenizer.padding_side = "right"
     contract = _complete_contract(folder, model, overrides)
+    has_prompt = contract.query_prompt or contract.passage_prompt
+    if has_prompt and not all(getattr(part, "include_prompt", True) for part in model.modules()):
+        raise ValueError(
+            f"{folder} excludes its prompts from pooling, which is not supported: use "
+            "sentence-transformers itself."
+        )
     if dtype == "int8":
         from .onnx_encoder import OnnxEncoder, int8_file
 

@@ -126,15 +126,10 @@ def test_modules_read_cls_alone_and_padded_batches_of_others_are_as_before(bert_
     assert np.array_equal(by_the_library, untouched)
 
 
-def test_prompts_are_excluded_and_segment_ids_are_packed_too(bert_folder, tmp_path):
-    folder = save_modules(
-        tmp_path / "prompted",
-        with_segments(bert_folder, tmp_path / "encoder"),
-        lambda size: [Pooling(size, pooling_mode="mean", include_prompt=False)],
-        prompts={"query": "In words: "},
-    )
-    retriever = packed(folder)
-    expected = retriever.model.encode(MIXED, prompt_name="query", show_progress_bar=False)
+def test_segment_ids_are_packed_too(bert_folder, tmp_path):
+    encoder = with_segments(bert_folder, tmp_path / "encoder")
+    retriever = packed(save_pooled(tmp_path / "pooled", encoder, "mean"))
+    expected = retriever.model.encode(MIXED, show_progress_bar=False)
     for budget in (2048, 64):
         retriever.token_budget = budget
         actual, shapes = encode(retriever)

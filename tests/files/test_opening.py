@@ -90,7 +90,6 @@ def test_prompts_and_lengths_are_read_from_a_sentence_transformers_model(pooled)
         ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
         ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "cls+max"),
         ({"pooling_mode": ["lasttoken", "cls"]}, "lasttoken+cls"),
-        ({"pooling_mode": "mean", "include_prompt": False}, "mean without prompt"),
     ],
 )
 def test_the_pooling_of_any_sentence_transformers_model_is_named(config, name, pooled):
@@ -102,6 +101,19 @@ def test_the_pooling_of_any_sentence_transformers_model_is_named(config, name, p
     expected = retriever.model.encode(["Why?", "The river left."], show_progress_bar=False)
     actual = retriever.encode_queries(["Why?", "The river left."])
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+
+
+def test_a_pooling_that_excludes_prompts_is_refused_if_there_is_one(bert_folder, tmp_path):
+    folder = save_modules(
+        tmp_path / "prompted",
+        bert_folder,
+        lambda size: [Pooling(size, pooling_mode="mean", include_prompt=False)],
+        prompts={"query": "In words: "},
+    )
+    for pooling in (None, "cls"):
+        with pytest.raises(ValueError, match="excludes its prompts from pooling"):
+            Retriever(folder, pooling=pooling)
+    assert Retriever(folder, query_prompt="").contract.pooling == "mean"
 
 
 def test_a_missing_similarity_is_the_cosine_and_an_unsupported_one_is_refused(
