@@ -372,7 +372,8 @@ def _encode_missing(
     if embeddings.record and not missing:
         return
     logger.info("Encoding %d shards: %s", len(missing), embeddings.folder)
-    used, started = _worker_devices(retriever, devices), time.perf_counter()
+    used = _worker_devices(retriever, devices, n_shards=len(missing))
+    started = time.perf_counter()
     job = (passages, embeddings, len(used))
     with ProcessPoolExecutor(len(used), mp_context=get_context("spawn")) as pool:
         workers = [
@@ -425,8 +426,10 @@ def local_device(devices: Sequence[str] | None) -> str | None:
     return devices[0] if devices else None
 
 
-def _worker_devices(retriever: "Retriever", devices: Sequence[str] | None) -> list[str]:
-    """The device of each worker; this process is the first."""
+def _worker_devices(
+    retriever: "Retriever", devices: Sequence[str] | None, *, n_shards: int
+) -> list[str]:
+    """The device of each worker, of which there are no more than shards; this process is first."""
     import torch
 
     here = retriever.model.device
@@ -434,4 +437,4 @@ def _worker_devices(retriever: "Retriever", devices: Sequence[str] | None) -> li
     if devices is None and here.type == "cuda":
         gpus = range(torch.cuda.device_count())
         others = [f"cuda:{gpu}" for gpu in gpus if gpu != (here.index or 0)]
-    return [str(here), *others]
+    return [str(here), *others][: max(n_shards, 1)]

@@ -152,18 +152,20 @@ def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, t
     assert shared.record["devices"] == ["cpu", "cpu"]
     retriever.folder = tmp_path / "absent"  # which the worker cannot open
     with pytest.raises(FileNotFoundError, match="absent"):
-        encode_collection(retriever, PASSAGES, tmp_path / "3", devices=["cpu", "cpu"])
+        encode_collection(retriever, PASSAGES, tmp_path / "3", shard_size=9, devices=["cpu", "cpu"])
 
 
-def test_each_device_has_a_worker(monkeypatch):
+def test_each_device_has_a_worker_unless_there_are_fewer_shards(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    for here, devices, expected in (
-        ("cpu", None, ["cpu"]),
-        ("cuda:1", None, ["cuda:1", "cuda:0", "cuda:2"]),
-        ("cuda:2", ["cuda:2", "cuda:1"], ["cuda:2", "cuda:1"]),
+    for here, devices, n_shards, expected in (
+        ("cpu", None, 9, ["cpu"]),
+        ("cuda:1", None, 9, ["cuda:1", "cuda:0", "cuda:2"]),
+        ("cuda:1", None, 2, ["cuda:1", "cuda:0"]),
+        ("cuda:2", ["cuda:2", "cuda:1"], 9, ["cuda:2", "cuda:1"]),
+        ("cuda:2", ["cuda:2", "cuda:1"], 0, ["cuda:2"]),  # for the record alone
     ):
         retriever: Any = SimpleNamespace(model=SimpleNamespace(device=torch.device(here)))
-        assert module._worker_devices(retriever, devices) == expected
+        assert module._worker_devices(retriever, devices, n_shards=n_shards) == expected
 
 
 def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
