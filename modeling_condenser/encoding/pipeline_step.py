@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from modeling_condenser.collection.load import load_passages
 
 from .embeddings import Embeddings, claim_folder, encode_shards
@@ -32,7 +34,8 @@ class EncodeShards:
     Attributes:
         model, collection: folders or Hub names.
         folder: of the embeddings, on a file system that all machines share.
-        settings: further arguments of `Retriever`, such as `dtype`, `device` and `pooling`.
+        settings: further arguments of `Retriever`, such as `dtype`, `device` and `pooling`. Without
+            a device, the tasks of a machine share its GPUs.
     """
 
     model: str
@@ -60,9 +63,12 @@ class EncodeShards:
         embeddings = Embeddings.open(self.folder, complete=False)
         if all(shard % world_size != rank for shard in embeddings.missing_shards()):
             return
-        retriever, passages = self._open(), load_passages(self.collection)
+        retriever, passages = self._open(rank), load_passages(self.collection)
         embeddings = claim_folder(retriever, passages, self.folder)
         encode_shards(retriever, passages, embeddings, world_size, rank)
 
-    def _open(self) -> Retriever:
-        return Retriever(self.model, **self.settings)
+    def _open(self, rank: int = 0) -> Retriever:
+        settings, n_gpus = dict(self.settings), torch.cuda.device_count()
+        if n_gpus > 1 and settings.get("dtype") != "int8":  # which is for a CPU
+            settings.setdefault("device", f"cuda:{rank % n_gpus}")
+        return Retriever(self.model, **settings)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -308,6 +309,31 @@ def test_tasks_encode_only_their_missing_shards(step, collection, monkeypatch):
     calls = [[passages["text"].index(text) // 7 for text in each.calls] for each in opened]
     assert calls == [[0, 2, 4], [1, 3, 5, 7], [4, 6, 8]]
     assert all_bytes(Embeddings.open(step.folder)) == hash_vectors(passages).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("n_gpus", "settings", "expected"),
+    [
+        (1, {}, [None] * 4),
+        (3, {}, ["cuda:0", "cuda:0", "cuda:1", "cuda:0"]),
+        (3, {"device": "cpu"}, ["cpu"] * 4),
+        (3, {"dtype": "int8"}, [None] * 4),
+    ],
+)
+def test_tasks_share_the_gpus_of_a_machine(step, n_gpus, settings, expected, monkeypatch):
+    devices: list[str | None] = []
+
+    def open_on(model: str, *, device: str | None = None, dtype: str = "") -> HashRetriever:
+        devices.append(device)
+        return HashRetriever()
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
+    monkeypatch.setattr(pipeline_step, "Retriever", open_on)
+    step = replace(step, settings=settings)
+    step.prepare(shard_size=7)
+    for rank in (0, 1, 3):
+        step(rank=rank, world_size=4)
+    assert devices == expected
 
 
 _RUN = """
