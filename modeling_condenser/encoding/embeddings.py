@@ -421,6 +421,11 @@ def _work(model: Path, arguments: dict[str, Any], *job: Any) -> None:
     encode_shards(Retriever(model, **arguments), *job)
 
 
+def split_devices(devices: str | None) -> list[str] | None:
+    """The devices of a setting, such as "cuda:0,cuda:1"; None for the default."""
+    return [device.strip() for device in devices.split(",")] if devices else None
+
+
 def local_device(devices: Sequence[str] | None) -> str | None:
     """The device of this process's retriever; None for the default."""
     return devices[0] if devices else None

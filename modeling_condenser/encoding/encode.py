@@ -18,6 +18,7 @@ from .embeddings import (
     Embeddings,
     encode_collection,
     local_device,
+    split_devices,
 )
 
 _TABLE_FILE = re.compile(r"data-\d{5}-of-\d{5}\.parquet")
@@ -54,7 +55,7 @@ def encode(**settings: Any) -> Embeddings:
     from .retriever import Retriever
 
     [recipe] = parse_settings(settings, EncodingRecipe)
-    devices = recipe.devices.split(",") if recipe.devices else None
+    devices = split_devices(recipe.devices)
     if recipe.table:
         _check_table_folder(Path(recipe.table))
     name, values = split_name(recipe.model)

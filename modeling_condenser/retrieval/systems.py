@@ -44,6 +44,7 @@ from modeling_condenser.encoding.embeddings import (
     encode_collection,
     find_best,
     local_device,
+    split_devices,
 )
 from modeling_condenser.files.run_folder import (
     IDENTITY_FILE,
@@ -126,7 +127,7 @@ class SearchSettings:
 
     @property
     def device_list(self) -> list[str] | None:
-        return self.devices.split(",") if self.devices else None
+        return split_devices(self.devices)
 
 
 @dataclass(frozen=True)

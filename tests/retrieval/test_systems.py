@@ -55,6 +55,11 @@ def test_a_value_or_path_with_commas_is_given_in_a_mapping():
     assert written == System("hybrid:x", {"fusion": "0.3", "query_prompt": "a, b"})
 
 
+def test_devices_may_be_separated_by_commas_and_blanks():
+    assert SearchSettings(devices="cuda:0, cuda:1").device_list == ["cuda:0", "cuda:1"]
+    assert SearchSettings().device_list is None
+
+
 def test_a_folder_named_bm25_is_opened_by_its_path():
     assert parse_system("./bm25").kind == "encoder"
 
