@@ -242,8 +242,6 @@ def build_collection(
         raise ValueError(
             f"{len(missing)} judged queries are not in the collection, such as {min(missing)!r}."
         )
-    if not judged:
-        raise ValueError("no query has judgements or answers.")
     absent = _find_absent(passages, qrels)
     collection = Collection(passages, queries, qrels, answers, absent, name=name)
     return keep_queries(collection, judged.keys())

@@ -50,6 +50,10 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@.+)?")  # owner/
 Record = Mapping[str, Any]
 
 
+class MissingSplitError(ValueError):
+    """A collection has no such split, or no queries in it."""
+
+
 def load_collection(source: str | Path, *, split: str = "test") -> Collection:
     """Load one split of a collection.
 
@@ -67,6 +71,9 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
 
 def _load(layout: "_Layout", source: str | Path, split: str) -> Collection:
     questions, judgements = layout.read_split(split)
+    judged = [answers for *_, answers in questions if answers] if judgements is None else judgements
+    if not judged:
+        raise MissingSplitError(f"{source}, split {split}: no query has judgements or answers.")
     passages, name = layout.store_passages(split), name_collection(source)
     try:
         return build_collection(passages, questions, judgements, name=name)
@@ -111,14 +118,17 @@ def load_dev(
     """Load the split `dev` for choosing settings; None if the collection has none.
 
     The queries of `reported`, a collection of the reported split `judged`, are left out. The result
-    is also None if that split is one of dev (dev.small).
+    is also None if that split is one of dev (dev.small) or, with a warning, if dev is malformed.
     """
     if judged.startswith(("dev", "validation")):
         return None
     try:
         dev = load_collection(source, split="dev")
-    except (ValueError, FileNotFoundError) as error:
+    except (MissingSplitError, FileNotFoundError) as error:
         logger.info("No dev queries: %s", error)
+        return None
+    except ValueError as error:
+        logger.warning("The dev queries are not used, because they cannot be read: %s", error)
         return None
     if not reported or not (shared := _find_shared(dev.queries, reported.queries)):
         return dev
@@ -239,7 +249,7 @@ class _Beir:
             return questions, None
         rows = splits.get(split, splits.get(_SAME_SPLITS.get(split, "")))
         if rows is None:
-            raise ValueError(
+            raise MissingSplitError(
                 f"{self.folder} has no split {split!r}: it has judgements for {', '.join(splits)}."
             )
         query, passage, score = QRELS_HEADER
@@ -272,7 +282,7 @@ class _Beir:
                 files = [Path(file["filename"]) for file in splits[name].cache_files]
                 return iterate_rows(splits[name]), files
         known = ", ".join(splits)
-        raise ValueError(f"{self.folder} ({table}) has no split {split!r}, only {known}.")
+        raise MissingSplitError(f"{self.folder} ({table}) has no split {split!r}, only {known}.")
 
 
 def _find_judgements(folder: Path, of_files: str) -> dict[str, Iterable[Record]]:

@@ -295,6 +295,16 @@ def test_row_numbers_of_dpr_do_not_make_its_dev_questions_those_of_the_test(tmp_
     assert dev is not None and list(dev.queries.values()) == ["who came second"]
 
 
+def test_malformed_dev_queries_are_warned_of_and_missing_ones_are_not(tmp_path, caplog):
+    folder = write(tmp_path / "c", BEIR)
+    (folder / "qrels" / "dev.jsonl").unlink()
+    assert load_dev(folder, judged="test") is None and caplog.text == ""
+    (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nabsent\tp1\t1\n")
+    assert load_dev(folder, judged="test") is None
+    assert "are not used, because they cannot be read: " in caplog.text
+    assert "1 judged queries are not in the collection, such as 'absent'" in caplog.text
+
+
 def test_a_folder_named_like_the_bundled_collection_comes_first(tmp_path, monkeypatch):
     write(tmp_path / "health", BEIR)
     monkeypatch.chdir(tmp_path)
