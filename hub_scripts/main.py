@@ -238,7 +238,7 @@ def analyze(read: Reader) -> None:
 
     condenser analyze runs/mine what-happened --collection my-collection
     condenser analyze my-encoder runs/retriever/model what-changed --corpus my-documents.jsonl
-    condenser analyze my-encoder runs/retriever/model figure-2 --texts 1000 \\
+    condenser analyze my-encoder runs/retriever/model entropies --texts 1000 \\
         --corpus my-documents.jsonl
 
     A model is a pre-training run (its checkpoints and its final model), a checkpoint, an export, a

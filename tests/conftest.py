@@ -34,7 +34,6 @@ os.environ |= {
 }
 
 import pytest  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
 from transformers import PreTrainedTokenizerBase  # noqa: E402
 
 from modeling_condenser.files.models import EncodingContract  # noqa: E402
@@ -179,17 +178,3 @@ def roberta_run(roberta_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 def collection(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BEIR folder of 60 passages."""
     return make_collection(tmp_path_factory.mktemp("collections") / "small", texts)
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved."""
-    saved: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(self: Figure, *args: Any, **kwargs: Any) -> None:
-        saved.append(self)
-        save(self, *args, **kwargs)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return saved

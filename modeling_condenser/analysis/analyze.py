@@ -1,5 +1,6 @@
-"""The command `condenser analyze`: measure models, and write figures, a table and a picture."""
+"""The command `condenser analyze`: measure models, and write figures and a table."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,21 +23,18 @@ from modeling_condenser.files.run_folder import (
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.pretraining.corpus import load_some
 from modeling_condenser.publishing.markdown import escape
-from modeling_condenser.publishing.training_log import spread
 
-from .entropy_figure import draw_entropies, layer_entropies
 from .readiness import measure_model
 from .recipe import AnalysisRecipe, Measuring
 from .sample import Sample
-from .titles import ENTROPY, explain, titled_measures
+from .titles import ENTROPY, titled_measures
 
 READINESS_FILE, REPORT_FILE = "readiness.json", "readiness.md"
-ENTROPY_FILE = "attention_entropy.png"
-_MOST_LINES = 10  # in the plot of entropies
+_LAYER = f"{ENTROPY}_layer_"
 
 
 def analyze(**settings: Any) -> pd.DataFrame:
-    """Measure models and write figures, a table and a picture of attention entropies.
+    """Measure models and write figures and a table.
 
     Args:
         **settings: fields of `AnalysisRecipe` and `Measuring`.
@@ -50,7 +48,7 @@ def analyze(**settings: Any) -> pd.DataFrame:
     """
     recipe, measuring = parse_settings(settings, AnalysisRecipe, Measuring)
     out, corpus = Path(recipe.out), recipe.corpus
-    own = {READINESS_FILE, REPORT_FILE, ENTROPY_FILE}
+    own = {READINESS_FILE, REPORT_FILE}
     if out.is_file() or {file.name for file in out.glob("[!.]*")} - own:
         raise ValueError(f"{out} has other files: choose a new folder, or that of an analysis.")
     models: dict[str, Path] = {}
@@ -97,33 +95,34 @@ def make_table(entries: dict[str, dict[str, float]]) -> pd.DataFrame:
     titles = titled_measures(list(entries.values()))
     n_layers = max(len(layer_entropies(entry)) for entry in entries.values())
     for layer in range(1, n_layers + 1):
-        titles[f"{ENTROPY}_layer_{layer}"] = f"CLS attention entropy, layer {layer}"
+        titles[f"{_LAYER}{layer}"] = f"CLS attention entropy, layer {layer}"
     columns = {}
     for name, entry in entries.items():
         columns[name] = {title: entry.get(measure) for measure, title in titles.items()}
     return pd.DataFrame(columns, dtype=float)
 
 
+def layer_entropies(entry: Mapping[str, float]) -> list[float]:
+    """Entropies of the layers, from the first to the last."""
+    numbers = sorted(int(n.removeprefix(_LAYER)) for n in entry if n.startswith(_LAYER))
+    return [entry[f"{_LAYER}{number}"] for number in numbers]
+
+
 def write_analysis(
     out: Path, entries: dict[str, dict[str, float]], table: pd.DataFrame, sample: Sample
 ) -> None:
-    """Write readiness.json, readiness.md and a picture to a folder."""
+    """Write readiness.json and readiness.md to a folder."""
     facts = sample.facts()
     lines = [
         "# Readiness\n",
-        f"Measured on {facts['texts']} texts and {facts['pairs']} pairs ({facts['pairs_are']}).",
-        explain(list(entries.values())),
-        f"\n![attention entropy]({ENTROPY_FILE})\n",
+        f"Measured on {facts['texts']} texts and {facts['pairs']} pairs ({facts['pairs_are']}).\n",
         f"| measure | {' | '.join(map(escape, table))} |",
         f"| --- |{' ---: |' * len(table.columns)}",
     ]
     for title, values in table.iterrows():
         cells = ["" if pd.isna(value) else f"{value:.4f}" for value in values]
         lines.append(f"| {title} | {' | '.join(cells)} |")
-    drawn = dict(spread(list(entries.items()), at_most=_MOST_LINES))
     content = {"settings": asdict(sample.measuring), "measured_on": facts, "models": entries}
     with atomic_folder(out) as partial:
-        picture = draw_entropies(drawn)
-        (partial / ENTROPY_FILE).write_bytes(picture)
         (partial / REPORT_FILE).write_text("\n".join([*lines, ""]), "utf-8")
         write_json(partial / READINESS_FILE, {**content, **describe_machine()})

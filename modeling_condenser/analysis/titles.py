@@ -1,4 +1,4 @@
-"""Titles and explanations of the measures of readiness.
+"""Titles of the measures of readiness.
 
 readiness/head_loss               head's loss on the fixed sample, nats a masked token
 readiness/zero_cost               rise of that loss when the late CLS vectors are zeroed
@@ -23,16 +23,6 @@ _TITLES = {
     f"{PREFIX}alignment": "alignment",
     f"{PREFIX}uniformity": "uniformity",
 }
-_EXPLANATIONS = {
-    f"{PREFIX}zero_cost": "Zero cost and swap cost: rise of the head's loss (nats a masked token) "
-    "when the dense vectors are zeroed or exchanged. Near zero, the head does not use the "
-    "vector; where they stop growing, more steps bring little.",
-    ENTROPY: "Entropy: of the CLS token's attention, in nats, averaged over heads and texts. The "
-    "closer it is to that of a fine-tuned model, the less fine-tuning has to change (Gao & Callan "
-    "2021, section 5).",
-    f"{PREFIX}alignment": "Lower alignment means that matching texts are closer, lower uniformity "
-    "that vectors are spread more evenly (Wang & Isola 2020).",
-}
 _RETRIEVAL = f"{PREFIX}zero_shot_"
 
 
@@ -44,9 +34,3 @@ def titled_measures(entries: Sequence[Mapping[str, float]]) -> dict[str, str]:
         if name.startswith(_RETRIEVAL):
             titles[name] = f"{name.removeprefix(_RETRIEVAL)} without fine-tuning"
     return titles
-
-
-def explain(entries: Sequence[Mapping[str, float]]) -> str:
-    """Explain the measures that any entry has, in sentences."""
-    names = titled_measures(entries)
-    return " ".join(text for name, text in _EXPLANATIONS.items() if name in names)

@@ -12,25 +12,21 @@ LOSSES = {
     "contrastive_loss": "contrastive loss (nats a text)",
     "loss": "loss",
 }
+_MOST_ENTRIES = 200
 
 
 def thin_log(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """The numbers of at most 200 evenly spaced entries with a loss."""
-    chosen = spread([entry for entry in log if "loss" in entry])
-    return [{n: value for n, value in entry.items() if _is_number(value)} for entry in chosen]
+    """The numbers of at most 200 evenly spaced entries with a loss, with the first and the last."""
+    entries = [entry for entry in log if "loss" in entry]
+    if len(entries) > _MOST_ENTRIES:
+        last = len(entries) - 1
+        entries = [entries[round(i * last / (_MOST_ENTRIES - 1))] for i in range(_MOST_ENTRIES)]
+    return [{n: value for n, value in entry.items() if _is_number(value)} for entry in entries]
 
 
 def is_readiness(entry: Mapping[str, Any]) -> bool:
     """Whether a log entry holds readiness."""
     return any(name.startswith(PREFIX) for name in entry)
-
-
-def spread(entries: Sequence[Any], *, at_most: int = 200) -> Sequence[Any]:
-    """At most `at_most` (2 or more) evenly spaced entries, with the first and the last."""
-    if len(entries) <= at_most:
-        return entries
-    last = len(entries) - 1
-    return [entries[round(i * last / (at_most - 1))] for i in range(at_most)]
 
 
 def _is_number(value: object) -> bool:

@@ -29,7 +29,7 @@ def large_weights(texts: list[str], tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(autouse=True)
 def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out model cards with their pictures, and a collection of garbage after each training.
+    """Leave out model cards, and a collection of garbage after each training.
 
     Both take longer than the steps of a short run.
     """
