@@ -3,14 +3,12 @@
 The masks of a block depend on the block and its `mask_key` only.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import get_worker_info
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.losses import IGNORE_INDEX
@@ -28,10 +26,7 @@ from .masking import (
 
 PAD_MULTIPLE = 8
 
-logger = logging.getLogger(__name__)
-
 _MOST_UNMASKED = 8  # texts in a row; small batches of a step that has others may have no mask
-_SAMPLE = 20_000  # tokens whose masked share is compared with the one that was asked for
 
 
 @dataclass
@@ -76,7 +71,6 @@ class CondenserDataCollator:
         self._text_length = text_length(tokenizer, self.max_length)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
         self._n_unmasked = _MOST_UNMASKED  # texts in a row; a first batch must have masks
-        self._n_read = self._n_masked = self._n_asked = 0  # of the sample
 
     @property
     def masked_shares(self) -> dict[str, float]:
@@ -178,26 +172,8 @@ class CondenserDataCollator:
                 f"{self.tokenizer.decode(ids[0])[:200]!r}: leave out empty texts, and use a "
                 "tokenizer whose vocabulary has this script (unknown tokens are not masked)."
             )
-        if self._n_read < _SAMPLE:
-            self._add_to_sample(int(is_text.sum()), int(chosen.sum()), int(budget.sum()))
         special = {"mask_token_id": self.mask_token_id, "ordinary_ids": self._ordinary_ids}
         return replace_tokens(ids, chosen, keys, **special), np.where(chosen, ids, IGNORE_INDEX)
-
-    def _add_to_sample(self, n_read: int, n_masked: int, n_asked: int) -> None:
-        """Warn once, in the first worker, if much less is masked than was asked for."""
-        self._n_read += n_read
-        self._n_masked += n_masked
-        self._n_asked += n_asked
-        worker = get_worker_info()
-        is_first = worker is None or worker.id == 0
-        if is_first and self._n_read >= _SAMPLE and self._n_masked < 2 / 3 * self._n_asked:
-            logger.warning(
-                "Of the first %d tokens, %.1f %% are masked instead of %.1f %%: see how the "
-                "tokenizer cuts the texts (unknown tokens, and words longer than the share of a "
-                "short text, are not masked).",
-                *(self._n_read, 100 * self._n_masked / self._n_read),
-                100 * self._n_asked / self._n_read,
-            )
 
     def _bags_of_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
         """Each distinct token of a block, (B, T), at its first position, otherwise -100."""

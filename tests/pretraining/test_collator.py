@@ -1,7 +1,6 @@
 """Batches: what a model is given, and that masks depend on a block and its key."""
 
 import copy
-import logging
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -147,22 +146,6 @@ def test_a_batch_of_which_nothing_can_be_masked_is_refused(tokenizer):
     collator(examples_of([unknown]))  # a small batch of a step with others
     with pytest.raises(ValueError, match="No token of a batch of 7 texts"):
         collator(examples_of([unknown] * 7))
-
-
-def test_a_warning_says_once_that_a_sample_has_far_fewer_masks_than_asked_for(
-    tokenizer, blocks, caplog
-):
-    unknown = tokenizer.unk_token_id
-    with caplog.at_level(logging.WARNING):
-        collator = CondenserDataCollator(tokenizer)
-        for _ in range(20):
-            collator(examples_of(blocks))
-        assert not caplog.records
-        collator = CondenserDataCollator(tokenizer)
-        for _ in range(20):
-            collator(examples_of([*blocks[:100], *[[unknown] * 100] * 100]))
-    (record,) = caplog.records
-    assert "are masked instead of 15.0 %" in record.getMessage()
 
 
 def test_token_ids_of_another_vocabulary_are_refused(tokenizer):
