@@ -42,8 +42,6 @@ class CondenserTrainingArguments(TrainingArguments):
         mlm_probability: share of a block's tokens to mask.
         bow_weight: weight of bag-of-words prediction from the late CLS (Ma et al. 2024); 0 for
             none.
-        bow_weight_end: the weight at the last step, reached on a cosine; `bow_weight` by default.
-            In the paper, it falls from 1.0 to 0.1.
         preprocessing_workers: processes that build blocks.
         blocks_folder: folder that keeps the blocks of each text, for all runs; by default in the
             cache of `datasets`. Several nodes need one that all of them see.
@@ -69,7 +67,6 @@ class CondenserTrainingArguments(TrainingArguments):
     short_block_probability: float = 0.1
     mlm_probability: float = 0.15
     bow_weight: float = 0.0
-    bow_weight_end: float | None = None
     preprocessing_workers: int | None = None
     blocks_folder: str | None = None
     stream_lanes: int = 16
@@ -113,7 +110,7 @@ class CondenserTrainingArguments(TrainingArguments):
         is_contrastive = OBJECTIVES[self.objective].is_contrastive
         if is_contrastive:
             self.dataloader_drop_last = True  # a smaller batch would be another loss
-        check_least(self, bow_weight=0, bow_weight_end=0, contrastive_weight=0)
+        check_least(self, bow_weight=0, contrastive_weight=0)
         check_least(self, temperature=1e-6, cache_chunk_size=1, stream_lanes=1, stream_buffer=1)
         for name in ("removal_probability", "short_block_probability"):
             if not 0 <= (value := getattr(self, name)) <= 1:
@@ -147,8 +144,6 @@ class CondenserTrainingArguments(TrainingArguments):
                 f"train_sampling_strategy is {strategy}, but the examples of {self.objective} are "
                 "pairs, which have no one length: leave it out."
             )
-        if self.bow_weight_end is not None and not self.bow_weight:
-            raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
 
 
 def with_objective(arguments: TrainingArguments) -> CondenserTrainingArguments:

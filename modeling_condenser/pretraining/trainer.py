@@ -1,6 +1,5 @@
 """The Hugging Face Trainer with a Condenser's data, losses, log and repository."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -268,9 +267,7 @@ class CondenserTrainer(ResumableTrainer):
     ) -> Any:
         inputs = {**inputs, **self._counts}
         if "bow_targets" in inputs:
-            # In evaluation the first one, so that losses can be compared.
-            step = self.state.global_step if model.training else 0
-            inputs = {**inputs, "bow_weight": self._bow_weight_at(step)}
+            inputs = {**inputs, "bow_weight": self.args.bow_weight}
         loss, outputs = super().compute_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
@@ -282,13 +279,6 @@ class CondenserTrainer(ResumableTrainer):
             if (value := outputs.get(name)) is not None:
                 self.add_measure(name, share * value)
         return (loss, outputs) if return_outputs else loss
-
-    def _bow_weight_at(self, step: int) -> float:
-        """The weight of bag-of-words prediction: a cosine over the training."""
-        first, last = self.args.bow_weight, self.args.bow_weight_end
-        done = step / max(self.state.max_steps, 1)
-        cosine = (1 + math.cos(math.pi * min(done, 1.0))) / 2
-        return first if last is None else last + (first - last) * cosine
 
     def add_measure(self, name: str, value: torch.Tensor) -> None:
         """Add to a measure of the next log entry.
@@ -326,8 +316,6 @@ class CondenserTrainer(ResumableTrainer):
                 sum_of_all = self.accelerator.reduce(total, reduction="sum").item()
                 logs[name] = sum_of_all / max(now.step - last.step, 1)
             self._losses = {}
-            if "bow_loss" in logs:
-                logs["bow_weight"] = self._bow_weight_at(now.step - 1)
             logs["seconds"] = now.seconds - last.seconds
             logs["tokens_per_second"] = (now.n_tokens - last.n_tokens) / max(logs["seconds"], 1e-9)
             logs.update(self._probe())
