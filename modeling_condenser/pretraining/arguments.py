@@ -9,19 +9,9 @@ from transformers import TrainingArguments
 
 from modeling_condenser.files.settings import check_least, check_value
 
-from .objectives import HEAD_SETTINGS, OBJECTIVES, check_objective
+from .objectives import OBJECTIVES, check_objective
 
 logger = logging.getLogger(__name__)
-
-# Fields of a recipe that are no training arguments -> where a script states them.
-_ELSEWHERE = {
-    **dict.fromkeys((*HEAD_SETTINGS, "pooling", "from_retriever"), "from_encoder(ENCODER, {}=...)"),
-    "encoder": "from_encoder(ENCODER)",
-    "encoder_changes": "from_encoder(ENCODER, config_changes={{...}})",
-    "corpus": "CondenserTrainer(..., train_dataset=...)",
-    "tokenizer": "CondenserTrainer(..., processing_class=...)",
-    "readiness": "trainer.add_callback(ReadinessCallback(trainer, ...))",
-}
 
 
 @dataclass
@@ -81,14 +71,6 @@ class CondenserTrainingArguments(TrainingArguments):
     removal_probability: float = 0.9
     dataloader_pin_memory: bool = field(default_factory=torch.cuda.is_available)
     ddp_find_unused_parameters: bool | None = False  # all trained weights have a gradient
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        for name in kwargs.keys() & _ELSEWHERE.keys():
-            raise TypeError(
-                f"{name} is of the model or the trainer, not of their arguments: "
-                f"{_ELSEWHERE[name].format(name)}."
-            )
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if not torch.accelerator.is_available():

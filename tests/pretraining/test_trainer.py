@@ -51,19 +51,6 @@ def test_bfloat16_and_processes_need_no_other_setting_on_a_cpu(tmp_path, monkeyp
     assert CondenserTrainingArguments(str(tmp_path)).use_cpu
 
 
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        ("head_mlm_probability", r"from_encoder\(ENCODER, head_mlm_probability=...\)"),
-        ("encoder_changes", r"config_changes=\{"),
-        ("corpus", "train_dataset"),
-    ],
-)
-def test_a_field_of_a_recipe_that_is_no_argument_is_refused_with_its_place(name, place, tmp_path):
-    with pytest.raises(TypeError, match=f"{name} is of the model or the trainer, .*{place}"):
-        CondenserTrainingArguments(str(tmp_path), **{name: 0.5})
-
-
 def test_plain_arguments_get_the_defaults_and_a_model_in_memory_needs_a_tokenizer(
     tmp_path, tokenizer, texts
 ):
