@@ -108,7 +108,6 @@ class BlockStream(torch.utils.data.IterableDataset):
         self.seed = seed
         self.n_steps = 0  # that a resumed training has done
         self.places: dict[int, Place] = {}
-        self._is_uneven = False  # and a warning said so
 
     def __iter__(self) -> Iterator[list[dict[str, Any]] | None]:
         worker = torch.utils.data.get_worker_info()
@@ -130,22 +129,9 @@ class BlockStream(torch.utils.data.IterableDataset):
                     of_block = self._examples(lane, block)
                     if places.get(lane) != block.place:
                         places[lane] = block.place
-                        self._warn_of_uneven(places)
                         of_block[0] |= {PLACES: (lane, block.place)}
                     examples += of_block
             yield examples
-
-    def _warn_of_uneven(self, places: Mapping[int, Place]) -> None:
-        """Warn once if some documents are read far more often than others."""
-        epochs = {lane: place.epoch for lane, place in places.items()}
-        most = max(epochs, key=epochs.__getitem__)
-        if not self._is_uneven and epochs[most] > min(epochs.values()) + 1:
-            self._is_uneven = True
-            logger.warning(
-                "Lane %d of %d has read all of its documents %d times, and another lane %d times: "
-                "make the files of the stream equally large.",
-                *(most + 1, self.n_lanes, epochs[most], min(epochs.values())),
-            )
 
     def _lanes_of(self, step: int, part: int) -> range:
         """The lanes of this process's batch in a step. Each lane is read by one worker only."""

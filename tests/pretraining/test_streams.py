@@ -302,20 +302,8 @@ def test_documents_of_many_files_are_read_equally_often(make, tmp_path, n_files,
     batches = islice(stream, 2 * 20 * n_files // BATCH)
     n_read = Counter(ids for batch in batches for ids, _ in content(batch))
     assert set(n_read.values()) <= {1, 2, 3} and len(n_read) == 20 * n_files
-    assert not stream._is_uneven
     is_split = "and keeps its share" not in caplog.text
     assert is_split == (n_files == 8)
-
-
-def test_files_of_unequal_sizes_are_reported(make, tmp_path, texts, caplog):
-    for i in range(8):
-        lines = [json.dumps({"text": text}) for text in texts[: 60 if i == 3 else 2]]
-        (tmp_path / f"{i}.jsonl").write_text("\n".join(lines))
-    files = str(tmp_path / "[0-9].jsonl")
-    stream = make(load_dataset("json", data_files=files, streaming=True, split="train"), buffer=8)
-    for _ in islice(stream, 40):
-        pass
-    assert caplog.text.count("make the files of the stream equally large") == 1
 
 
 @pytest.mark.parametrize(
