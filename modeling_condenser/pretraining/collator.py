@@ -26,7 +26,7 @@ from .masking import (
 
 PAD_MULTIPLE = 8
 
-_MOST_UNMASKED = 8  # texts in a row; small batches of a step that has others may have no mask
+_MOST_UNMASKED = 8  # texts in a row; a small batch may have no mask
 
 
 @dataclass
@@ -70,7 +70,7 @@ class CondenserDataCollator:
         self._prefix, self._suffix = special_frame(tokenizer)
         self._text_length = text_length(tokenizer, self.max_length)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
-        self._n_unmasked = _MOST_UNMASKED  # texts in a row; a first batch must have masks
+        self._n_unmasked = 0  # texts in a row
 
     @property
     def masked_shares(self) -> dict[str, float]:
@@ -98,8 +98,8 @@ class CondenserDataCollator:
             that `packing.py` describes.
 
         Raises:
-            ValueError: an example has no token ids of this tokenizer, or no token of the batch can
-                be masked, and it is the first one or has eight texts.
+            ValueError: an example has no token ids of this tokenizer, or no token of this and the
+                batches before it can be masked, together eight texts or more.
         """
         if all("mask_key" in example for example in examples):
             keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
