@@ -8,7 +8,6 @@ from typing import Any
 import evaluate
 import numpy as np
 import pytest
-from datasets import Dataset
 
 from modeling_condenser import publishing
 from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, evaluate_run
@@ -21,15 +20,10 @@ MEASURES = [
     *("MRR(rel=2)@10", "MAP(rel=2)", "R(rel=2)@1000", "R-Prec(rel=1)"),
     *(["ERR@10"] if shutil.which("perl") else []),
 ]
-TEXTS = {"p0": "In Zürich, 1894.", "p1": "Zurich!", "p2": "U.S. engine", "p3": "party in the US"}
-ANSWERS = {"where": ["ZÜRICH"], "what": ["U.S.", "art"], "when": ["1894", "1895"], "who": []}
-ANSWER_RUN = {
-    q: {p: float((i + j) % 3) for j, p in enumerate(TEXTS)} for i, q in enumerate(ANSWERS)
-}
 
 
-def compute(configuration: str | None = None, **inputs: Any) -> dict[str, Any]:
-    return evaluate.load(str(FOLDER), configuration).compute(**inputs)
+def compute(**inputs: Any) -> dict[str, Any]:
+    return evaluate.load(str(FOLDER)).compute(**inputs)
 
 
 def as_rows(by_query: dict[str, dict[str, Any]], column: str) -> list[dict[str, Any]]:
@@ -63,22 +57,6 @@ def test_ranked_passages_are_measured_as_by_this_project():
             compute(**rows, measures=[name])
     with pytest.raises(ValueError, match="predictions has two rows of one query"):
         compute(predictions=rows["predictions"] * 2, references=rows["references"] * 2)
-
-
-def test_hits_by_answer_string_are_those_of_this_project():
-    names = ["Hit@1", "Hit@2", "Hit@4"]
-    found = [{**row, "texts": [*TEXTS.values()]} for row in as_rows(ANSWER_RUN, "scores")]
-    wanted = [{"query_id": query, "answers": strings} for query, strings in ANSWERS.items()]
-    rows = {"predictions": found, "references": wanted}
-    answers = {query: tuple(strings) for query, strings in ANSWERS.items()}
-    passages = {"_id": list(TEXTS), "title": [""] * 4, "text": list(TEXTS.values())}
-    judged: Any = {"answers": answers, "passages": Dataset.from_dict(passages)}
-    ours = evaluate_run({}, ANSWER_RUN, measures=names, **judged)
-    theirs = compute("answers", **rows, measures=names, per_query=True)
-    assert theirs == {**ours.means, "per_query": ours.per_query}
-    assert ours.per_query["Hit@4"] == {"where": 1.0, "what": 1.0, "when": 1.0}
-    with pytest.raises(ValueError, match="unknown measure 'MRR@10': expected Hit with a cut-off"):
-        compute("answers", **rows, measures=["MRR@10"])
 
 
 def test_the_readmes_example_gives_what_it_says(capsys):

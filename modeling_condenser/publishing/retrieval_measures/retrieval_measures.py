@@ -1,12 +1,10 @@
 """Retrieval measures as a module of the `evaluate` library: evaluate.load("<this folder>").
 
-Stand-alone, since it travels to the Hub: it needs evaluate, datasets, ir-measures and regex.
+Stand-alone, since it travels to the Hub: it needs evaluate, datasets and ir-measures.
 `evaluate` reads the imports below with a regex that sees one module a line.
 """
 
 import math
-import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -14,11 +12,9 @@ from typing import Any
 import datasets
 import evaluate
 import ir_measures
-import regex
 
 _DESCRIPTION = """\
-Measures of ranked passages, as papers on dense retrieval report them: "retrieval" (the default) by
-judgements, and "answers" by answer strings. See README.md.
+Measures of ranked passages by judgements, as papers on dense retrieval report them. See README.md.
 """
 
 _INPUTS = """
@@ -31,15 +27,6 @@ Args:
 _STRING = datasets.Value("string")
 _RUN = {"query_id": _STRING, "passage_ids": [_STRING], "scores": [datasets.Value("float64")]}
 _QRELS = {"query_id": _STRING, "passage_ids": [_STRING], "grades": [datasets.Value("int64")]}
-_FEATURES = {
-    "retrieval": {"predictions": _RUN, "references": _QRELS},
-    "answers": {
-        "predictions": {**_RUN, "texts": [_STRING]},
-        "references": {"query_id": _STRING, "answers": [_STRING]},
-    },
-}
-_FEATURES["default"] = _FEATURES["retrieval"]
-_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")  # of DPR's SimpleTokenizer
 
 Rows = Sequence[Mapping[str, Any]]
 Values = dict[str, dict[str, float]]  # measure -> query id -> value
@@ -50,15 +37,11 @@ class RetrievalMeasures(evaluate.Metric):
     """The module that `evaluate.load` gives."""
 
     def _info(self) -> evaluate.MetricInfo:
-        if self.config_name not in _FEATURES:
-            raise ValueError(
-                f"the configuration is {self.config_name!r}, expected one of {', '.join(_FEATURES)}"
-            )
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation="MacAvaney et al. (2022): Streamlining Evaluation with ir-measures.",
             inputs_description=_INPUTS,
-            features=datasets.Features(_FEATURES[self.config_name]),
+            features=datasets.Features({"predictions": _RUN, "references": _QRELS}),
             reference_urls=["https://ir-measur.es", "https://github.com/usnistgov/trec_eval"],
         )
 
@@ -73,12 +56,9 @@ class RetrievalMeasures(evaluate.Metric):
         for name, rows in (("predictions", predictions), ("references", references)):
             if len({row["query_id"] for row in rows}) < len(rows):
                 raise ValueError(f"{name} has two rows of one query: merge them")
-        if self.config_name == "answers":
-            values = hits(predictions, references, measures or ["Hit@20", "Hit@100"])
-        else:
-            values = retrieval(predictions, references, measures or ["MRR@10", "nDCG@10", "R@100"])
+        values = retrieval(predictions, references, measures or ["MRR@10", "nDCG@10", "R@100"])
         if not all(values.values()):
-            raise ValueError("no query of references has a relevant passage or an answer")
+            raise ValueError("no query of references has a relevant passage")
         means = {name: fmean(by_query.values()) for name, by_query in values.items()}
         return {**means, "per_query": values} if per_query else means
 
@@ -97,7 +77,7 @@ def retrieval(predictions: Rows, references: Rows, measures: Sequence[str]) -> V
     # ir-measures sees ranks, because it breaks ties in other ways; and numbers of queries, because
     # its program for ERR refuses other ids.
     query_of = {str(number): query for number, query in enumerate(qrels)}
-    rankings, run = _rankings(predictions, "passage_ids"), {}
+    rankings, run = _rankings(predictions), {}
     for number, query in query_of.items():
         # A passage with the id of its query is the query itself, unless it is relevant.
         found = rankings.get(query, [])
@@ -126,32 +106,13 @@ def _parse(name: str) -> ir_measures.Measure:
     return measure
 
 
-def hits(predictions: Rows, references: Rows, measures: Sequence[str]) -> Values:
-    """Whether one of the first k texts holds an answer string (Karpukhin et al. 2020)."""
-    if wrong := [name for name in measures if not re.fullmatch(r"Hit@[1-9]\d*", name)]:
-        raise ValueError(f"unknown measure {wrong[0]!r}: expected Hit with a cut-off, as in Hit@20")
-    texts, first_hits = _rankings(predictions, "texts"), {}
-    for row in references:
-        if wanted := [f" {_tokens(answer)} " for answer in row["answers"]]:
-            bodies = [f" {_tokens(text)} " for text in texts.get(row["query_id"], ())]
-            ranks = [i for i, body in enumerate(bodies, start=1) if any(a in body for a in wanted)]
-            first_hits[row["query_id"]] = min(ranks, default=math.inf)
-    cutoffs = {name: int(name.removeprefix("Hit@")) for name in measures}
-    return {n: {q: float(rank <= k) for q, rank in first_hits.items()} for n, k in cutoffs.items()}
-
-
-def _rankings(predictions: Rows, column: str) -> dict[str, list[str]]:
-    """A column of each query's passages: best first, ties by passage id ascending."""
+def _rankings(predictions: Rows) -> dict[str, list[str]]:
+    """The passages of each query: best first, ties by passage id ascending."""
     rankings = {}
     for row in predictions:
         if any(map(math.isnan, row["scores"])):
             raise ValueError(f"query {row['query_id']!r} has a score that is NaN")
         costs = [-score for score in row["scores"]]
-        ranked = sorted(zip(costs, row["passage_ids"], row[column], strict=True))
-        rankings[row["query_id"]] = [value for *_, value in ranked]
+        ranked = sorted(zip(costs, row["passage_ids"], strict=True))
+        rankings[row["query_id"]] = [passage for _, passage in ranked]
     return rankings
-
-
-def _tokens(text: str) -> str:
-    """Lower-case tokens with blanks between them."""
-    return " ".join(_TOKEN.findall(unicodedata.normalize("NFD", text))).lower()
