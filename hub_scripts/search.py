@@ -28,7 +28,7 @@ from modeling_condenser.retrieval.systems import (
 )
 from modeling_condenser.retrieval.words import Words
 
-_SHOWN = 300  # characters of a passage, but whole sentences
+_SHOWN = 300  # characters of a passage
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,9 @@ def _as_text(hits: list[dict[str, Any]], query: str, words: Words) -> Iterator[s
 
 
 def _cut_out(passage: Passage) -> str:
-    """A short text, or the sentence that matches the query and those after it that fit."""
-    from modeling_condenser.collection.sentences import sentence_starts  # nltk takes a second
-
-    if len(passage.text) <= _SHOWN:
-        return " ".join(passage.text.split())
-    first = passage.text.find(passage.sentence)
-    stop = first + len(passage.sentence)
-    for end in [*sentence_starts(passage.text), len(passage.text)]:
-        if stop < end <= first + _SHOWN:
-            stop = end
-    return " ".join(passage.text[first:stop].split())
+    """A short text, or the part that begins with the sentence that matches the query."""
+    text = passage.text
+    if len(text) > _SHOWN:
+        text = text[text.find(passage.sentence) :]
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"  # some scripts have no blanks
