@@ -61,7 +61,6 @@ from modeling_condenser.publishing.export import add_records
 from modeling_condenser.publishing.provenance import (
     ADAPTATION,
     RESULTS_FILE,
-    RUNS_FOLDER,
     describe_stage,
     read_provenance,
 )
@@ -369,7 +368,7 @@ def _write_adapted(
     verdicts: Mapping[str, Verdict],
 ) -> None:
     """Write the start with the map, its provenance and its card."""
-    left_out = shutil.ignore_patterns(CARD_FILE, RESULTS_FILE, RUNS_FOLDER, ".*")
+    left_out = shutil.ignore_patterns(CARD_FILE, RESULTS_FILE, ".*")
     shutil.copytree(start, folder, dirs_exist_ok=True, ignore=left_out)
     write_map(folder, change, recipe.sides)
     search = "in hybrid search with BM25" if recipe.use == "hybrid" else "in search without BM25"

@@ -47,7 +47,7 @@ INDEX_SETTINGS = ("index", "search_parameters")  # that a run depends on
 _LEAST_DEPTH = 100
 _WHOLE_RUN = 1000  # passages, of TREC's runs; for measures without a cut-off
 _OF_QUERIES = ("query_prompt", "query_max_length")  # settings without effect on passages
-_NOT_IN_COMMAND = {"systems", "collection", "output_dir", "card", "publish_runs", "embeddings"}
+_NOT_IN_COMMAND = {"systems", "collection", "output_dir", "card", "embeddings"}
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,6 @@ class EvaluationRecipe:
             `EncodeShards` writes; written if it is new. By default they are in output_dir.
         cost: also measure time and memory of an encoding step.
         card: also put the results on the model cards of the local exports.
-        publish_runs: with card, also put the runs into the folders of these exports, to be
-            published. Passage ids may hold names of your files.
         seed: of the resampling in tests and intervals.
     """
 
@@ -87,7 +85,6 @@ class EvaluationRecipe:
     embeddings: str | None = None
     cost: bool = False
     card: bool = False
-    publish_runs: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -105,8 +102,6 @@ class EvaluationRecipe:
                 )
         if self.task != "retrieval" and (self.depth or self.embeddings):
             raise ValueError(f"depth and embeddings are for retrieval, and not for {self.task}.")
-        if self.publish_runs and not self.card:
-            raise ValueError("publish_runs puts runs beside the cards of card: set card, too.")
 
     @property
     def run_depth(self) -> int:

@@ -97,7 +97,7 @@ def add_to_card(
         fingerprint_passages=fingerprint_passages(collection.passages),
         command=make_command(settings, texts, collection_name),
     )
-    add_result(model, published, run_file=result.run_file if recipe.publish_runs else None)
+    add_result(model, published)
     write_card(model)
 
 

@@ -48,7 +48,7 @@ STARTER_FOLDER = Path(__file__).parent.parent / STARTER
 _NEEDED_FILES = "*.json *.txt *.model *.jinja *.safetensors *_Dense/pytorch_model.bin".split()
 _NEEDED_FILES += ["bpe.codes", INT8_FILE]
 _NEEDED_FILES += ["README.md", "LICENSE*", "NOTICE*"]  # a card has license and language
-_OTHER_FORMATS = "openvino/* coreml/* gguf/* *checkpoint*/* evaluation/*".split()
+_OTHER_FORMATS = "openvino/* coreml/* gguf/* *checkpoint*/*".split()
 
 UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 

@@ -32,14 +32,13 @@ from .onnx_graph import add_int8
 from .provenance import (
     PROVENANCE_FILE,
     RESULTS_FILE,
-    RUNS_FOLDER,
     Stage,
     read_provenance,
     write_provenance,
 )
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
-_ADDED = {CARD_FILE, PROVENANCE_FILE, EVALUATION_SCRIPT, RESULTS_FILE, RUNS_FOLDER}
+_ADDED = {CARD_FILE, PROVENANCE_FILE, EVALUATION_SCRIPT, RESULTS_FILE}
 _ADDED |= {Path(INT8_FILE).parts[0], "2_Normalize", "sentence_bert_config.json"}
 
 

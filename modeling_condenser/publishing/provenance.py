@@ -2,13 +2,11 @@
 
 provenance.json             the stages, each with its recipe, record and log
 evaluation_results.json     all results, unrounded
-evaluation/*.trec.gz        the runs that were measured, if they are published
 
 Every stage copies the provenance of its predecessor and adds itself, so a card can be written from
 the folder alone. Settings are published without secrets and local paths.
 """
 
-import gzip
 import json
 import logging
 import re
@@ -26,7 +24,6 @@ from modeling_condenser.files.models import (
 )
 from modeling_condenser.files.run_folder import (
     atomic_file,
-    checksum_file,
     describe_machine,
     read_json,
     write_json,
@@ -37,7 +34,7 @@ from .training_log import thin_log
 logger = logging.getLogger(__name__)
 
 PROVENANCE_FILE = "provenance.json"
-RESULTS_FILE, RUNS_FOLDER = "evaluation_results.json", "evaluation"
+RESULTS_FILE = "evaluation_results.json"
 PRETRAINING, FINETUNING, ADAPTATION = "Pre-training", "Fine-tuning", "Adaptation"
 
 # A token of the Hub, or the login in an address.
@@ -198,7 +195,6 @@ class EvaluationResult:
         comparisons: with other systems on the same queries: `baseline`, `measure`, the baseline's
             `value`, the `difference` of this model's value from it, and the `p_value` of a
             two-sided paired randomisation test, with Holm's correction over the evaluation.
-        run: `file` (within the repository) and `sha256` (of the uncompressed run), if published.
         shared_queries: other split of the collection -> number of these queries that it has too.
         command: reproduces the result of the model `OWNER/NAME`.
         date: in UTC, as in 2026-01-31.
@@ -214,7 +210,6 @@ class EvaluationResult:
     search: Mapping[str, Any] = field(default_factory=dict)
     intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     comparisons: Sequence[Mapping[str, Any]] = field(default_factory=list)
-    run: Mapping[str, str] | None = None
     shared_queries: Mapping[str, int] = field(default_factory=dict)
     fingerprint_passages: str | None = None
     command: str | None = None
@@ -234,25 +229,14 @@ def read_results(folder: Path) -> list[EvaluationResult]:
     return [EvaluationResult(**result) for result in read_json(folder / RESULTS_FILE, [])]
 
 
-def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None = None) -> None:
+def add_result(folder: Path, result: EvaluationResult) -> None:
     """Add a result to a repository, or replace an earlier one with the same key.
 
     Date and versions of the result are filled in here.
-
-    Args:
-        run_file: the TREC run that was measured, to publish a compressed copy of it. Its passage
-            ids may tell the names of files, so it is published only if the user asks for it.
     """
     results = {earlier.key: earlier for earlier in read_results(folder)}
     versions = describe_machine()["versions"]
     result = replace(result, date=datetime.now(UTC).date().isoformat(), versions=versions)
-    name = f"{RUNS_FOLDER}/{result.key}.trec.gz"
-    (folder / name).unlink(missing_ok=True)  # of the result that is replaced
-    if run_file is not None:
-        (folder / RUNS_FOLDER).mkdir(exist_ok=True)
-        with atomic_file(folder / name) as file:
-            file.write(gzip.compress(run_file.read_bytes(), mtime=0))
-        result = replace(result, run={"file": name, "sha256": checksum_file(run_file)})
     results[result.key] = result
     contents = [
         {name: value for name, value in asdict(each).items() if value or name == "source"}

@@ -39,7 +39,7 @@ from modeling_condenser.files.settings import parse_settings
 
 from .card import CARD_FILE, GENERATED, GENERATED_TAGS, own_text, read_card, write_card
 from .markdown import as_list
-from .provenance import RESULTS_FILE, RUNS_FOLDER, SECRET, read_provenance
+from .provenance import RESULTS_FILE, SECRET, read_provenance
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ _STALE = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model*"
 _STALE += ["tf_model*.h5", "flax_model*.msgpack", "model*.onnx*", "onnx/*.onnx*"]
 _STALE += ["openvino_model*", "openvino/openvino_model*"]
 _STALE += [f"{QUERY_FOLDER}/*", f"{MAP_FOLDER}/*"]  # of an adapted model
-_STALE += [RESULTS_FILE, f"{RUNS_FOLDER}/*.trec.gz", *_TRAINING_STATE]
+_STALE += [RESULTS_FILE, *_TRAINING_STATE]
 _CHANGING = {"model-index", "base_model", "datasets"}  # metadata of one version of a model
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
 _PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())

@@ -38,7 +38,6 @@ from modeling_condenser.files.run_folder import (
 from modeling_condenser.publishing.card import CARD_FILE, own_text, read_card, write_card
 from modeling_condenser.publishing.provenance import (
     RESULTS_FILE,
-    RUNS_FOLDER,
     Stage,
     describe_stage,
     read_provenance,
@@ -369,11 +368,9 @@ def _keep_card_and_results(old: Path, new: Path, data: str) -> None:
         for folder in (old, new)
     ]
     if weights[0] == weights[1]:
-        kept += [RESULTS_FILE, RUNS_FOLDER]
+        kept.append(RESULTS_FILE)
     for name in kept:
-        if (old / name).is_dir():
-            shutil.copytree(old / name, new / name)
-        elif (old / name).is_file():
+        if (old / name).is_file():
             shutil.copyfile(old / name, new / name)
 
 

@@ -1,6 +1,5 @@
 """The evaluation stage, against NumPy brute force: what it writes, reads again and refuses."""
 
-import gzip
 import json
 import re
 import shutil
@@ -225,7 +224,6 @@ def test_the_first_numbers_of_vectors_are_searched(bert_run, collection, tmp_pat
         ({"systems": ["bm25"], "measures": ["NCDG@10"]}, "'NCDG@10' is not a measure"),
         ({"systems": ["bm25"], "measures": []}, "measures is empty"),
         ({"systems": ["bm25"], "measures": ["R@9"], "depth": 8}, "needs 9 passages .* depth is 8"),
-        ({"systems": ["bm25"], "publish_runs": True}, "set card, too"),
         ({"systems": ["bm25"], "cost": True}, "none is among the systems"),
         ({"systems": ["bm25"], "embeddings": "v"}, "embeddings are of one encoder, and 0"),
         ({"systems": ["bm25"], "card": True}, "only retrieval by a local export"),
@@ -295,12 +293,6 @@ def test_a_card_has_corrected_p_values_and_says_what_they_were_made_from(
     difference = ours["MRR@10"] - bm25["MRR@10"]
     assert f"| bm25 | {bm25['MRR@10']:.4f} | {difference:+.4f} |" in card
     assert result.source is None and str(tmp_path) not in card
-    # Runs hold passage ids, which may be names of files.
-    assert result.run is None and not (folder / "evaluation").exists()
-    evaluate(systems=folder, card=True, publish_runs=True, **settings)
-    [result] = read_results(folder)
-    run = report.results[1].run_file
-    assert gzip.decompress((folder / result.run["file"]).read_bytes()) == run.read_bytes()
     # An approximate search is another result.
     index = {"index": "HNSW32", "search_parameters": "efSearch=64"}
     evaluate(systems=folder, card=True, **settings, **index)
@@ -348,7 +340,6 @@ def test_a_model_is_changed_only_if_its_card_is_asked_for_and_a_push_publishes_t
     pushed = push_module.push(folder=folder, name="owner/name", **options)
     figures = {f.metric_type: f.metric_value for f in ModelCard(pushed.card).data.eval_results}
     assert figures == {m: round(value, 4) for m, value in report.means["retriever"].items()}
-    assert not any(name.startswith("evaluation/") for name in pushed.sizes)
 
 
 def test_a_card_names_the_weights_and_no_folder_of_this_machine(folder, collection, tmp_path):

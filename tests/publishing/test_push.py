@@ -206,7 +206,7 @@ def small(tmp_path: Path) -> Path:
     (root / "model.safetensors").write_bytes(bytes(range(256)) * 20)
     (root / "theirs.txt").write_text("kept")
     for name in (
-        *("onnx/model_qint8.onnx", "evaluation/a.trec.gz", "evaluation_results.json"),
+        *("onnx/model_qint8.onnx", "evaluation_results.json"),
         "query_Router/query_0_Dense/config.json",  # of an adapted model
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ def test_old_weights_and_results_are_deleted_in_the_same_commit_and_other_files_
     repository.add("main", "By others", files)
     for name in ("theirs.txt", "evaluation_results.json"):
         (small / name).unlink()
-    for name in ("onnx", "evaluation", "query_Router"):
+    for name in ("onnx", "query_Router"):
         shutil.rmtree(small / name)
     (small / "model.safetensors").rename(small / "model-00001-of-00002.safetensors")
     done = commit_folder(small, NAME, message="Second")
