@@ -141,7 +141,7 @@ def open_stream(source: Source) -> IterableDataset:
     """
     if source.join_rows > 1:
         raise ValueError("join_rows needs stored text: leave out streaming.")
-    path, column = Path(source.path), source.text_column
+    path, column = _locate(source), source.text_column
     if any((path / name).is_file() for name in _SAVED):
         raise ValueError(f"{path} was saved by save_to_disk, and is stored: leave out streaming.")
     is_file_name = plain_ending(path) in _ENDINGS
@@ -197,9 +197,14 @@ def file_states_of(rows: Dataset) -> list[str]:
     return file_states(Path(file["filename"]) for file in rows.cache_files)
 
 
-def _load_texts(source: Source) -> Dataset:
+def _locate(source: Source) -> Path:
+    """The path of a source; of a collection, that of its passages."""
     folder = Path(resolve_collection_name(source.path))
-    path = find_file(folder, CORPUS_FILE) or folder
+    return find_file(folder, CORPUS_FILE) or folder
+
+
+def _load_texts(source: Source) -> Dataset:
+    path = _locate(source)
     is_file_name = plain_ending(path) in _ENDINGS
     if not path.exists() and _HUB_NAME.fullmatch(source.path) and not is_file_name:
         rows = load_hub_rows(source.path, source.name, split=source.split, revision=source.revision)

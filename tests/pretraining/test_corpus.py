@@ -130,8 +130,12 @@ def test_a_saved_data_set_and_the_passages_of_a_collection_are_read(tmp_path):
     write(tmp_path / "c" / "queries.jsonl", ["not a document"])
     for name in ("saved", "splits", "c"):
         assert read(tmp_path / name) == TEXTS
+    stream = open_stream(Source(str(tmp_path / "c"), streaming=True))
+    assert [row["text"] for row in stream] == TEXTS
     assert read(Source(str(tmp_path / "splits"), split="test")) == TEXTS[1:2]
     assert len(read("health")) == len(load_passages("health"))
+    first = next(iter(open_stream(Source("health", streaming=True))))
+    assert first["text"] == load_passages("health")[0]["text"]
 
 
 def test_nothing_is_written_beside_a_saved_data_set(tmp_path, wordpiece_tokenizer):
