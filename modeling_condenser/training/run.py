@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 _LOG_ENTRIES, _MINUTES = 20, 5  # of a run, and between two checkpoints, by default
 _LOG_SECONDS = 30  # between two writings of the log
 _BERT_BASE = 86e6  # parameters outside of the embeddings
+_ASKED = 20  # steps of several processes between two looks at the clock
 _NEVER = 10**9  # steps; the Trainer saves after the last step in any case
 
 
@@ -62,6 +63,9 @@ class Pace(TrainerCallback):
         logger.info("%d steps: a log entry every %d%s.", steps, every, saving)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        # Processes ask the first one for its clock, for which all must wait.
+        if args.world_size > 1 and state.global_step % _ASKED:
+            return
         is_due = time.monotonic() - self._saved >= 60 * _MINUTES
         if self.is_timed and broadcast_object_list([is_due])[0]:  # by the first process's clock
             self._saved, control.should_save = time.monotonic(), True

@@ -2,11 +2,13 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.training import trainer
+from modeling_condenser.training.run import Pace
 from tests.pretraining.short_runs import SETTINGS, interrupted_at
 from tests.run_logs import read_log
 
@@ -49,6 +51,21 @@ def test_twenty_log_entries_and_a_checkpoint_every_five_minutes_and_at_the_end(
     checkpoints = steps_of(tmp_path / "run")
     assert checkpoints[-1] == 21 and 3 <= len(checkpoints) <= 5
     assert "21 steps: a log entry every 2, a checkpoint every 5 minutes and" in caplog.text
+
+
+def test_several_processes_ask_for_the_time_every_twenty_steps(monkeypatch):
+    asked = []
+    broadcast = "modeling_condenser.training.run.broadcast_object_list"
+    monkeypatch.setattr(broadcast, lambda values: asked.append(step) or values)
+    monkeypatch.setattr(time, "monotonic", lambda: 10**6)
+    control = SimpleNamespace(should_save=False)
+    for n_processes, expected in ((2, [20, 40]), (1, [*range(1, 42)])):
+        asked.clear()
+        pace = Pace(is_timed=True)
+        for step in range(1, 42):
+            arguments = SimpleNamespace(world_size=n_processes)
+            pace.on_step_end(arguments, SimpleNamespace(global_step=step), control)
+        assert asked == expected and control.should_save
 
 
 def test_stated_intervals_are_kept(train, tmp_path):
