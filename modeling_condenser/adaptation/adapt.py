@@ -62,7 +62,7 @@ from modeling_condenser.publishing.provenance import (
     ADAPTATION,
     RESULTS_FILE,
     describe_stage,
-    read_provenance,
+    read_start,
 )
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.runs import DEFAULT, FEWEST_QUERIES
@@ -385,7 +385,7 @@ def _write_adapted(
     settings = asdict(recipe)
     settings["encoder"] = settings.pop("model")
     stage = describe_stage(ADAPTATION, settings, run, log=[])
-    add_records(folder, [*read_provenance(start), stage])
+    add_records(folder, [*read_start(start), stage])
     of_start = read_start_metadata(start)
     inherited = {"license", "license_name", "license_link", "language"} & of_start.keys()
     write_card(folder, metadata={name: of_start[name] for name in inherited})

@@ -31,7 +31,7 @@ from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.files.models import Dtype, Pooling, find_model_folder, is_checkpoint
 from modeling_condenser.publishing.card import read_start_metadata
 from modeling_condenser.publishing.export import write_repository
-from modeling_condenser.publishing.provenance import FINETUNING, KEEPS_START, read_provenance
+from modeling_condenser.publishing.provenance import FINETUNING, KEEPS_START, read_start
 from modeling_condenser.retrieval.runs import FEWEST_QUERIES
 from modeling_condenser.training.run import run_training, scale_learning_rate
 from modeling_condenser.training.trainer import MODEL_FINGERPRINT, ResumableTrainer
@@ -240,6 +240,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         dev: Collection | None = None,
     ):
         self.encoder, self.start, self.dev = encoder, recipe.encoder, dev
+        self.stages_before = read_start(encoder.folder)
         self.record = {
             "objective": recipe.objective,
             MODEL_FINGERPRINT: encoder.fingerprint,
@@ -317,5 +318,5 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             transformer.model,
             copy.deepcopy(transformer.tokenizer),  # it is changed, but training may continue
             self.encoder.contract,
-            [*read_provenance(self.encoder.folder), self.describe_run(FINETUNING)],
+            [*self.stages_before, self.describe_run(FINETUNING)],
         )

@@ -34,6 +34,7 @@ from .provenance import (
     RESULTS_FILE,
     Stage,
     read_provenance,
+    read_start,
     write_provenance,
 )
 
@@ -94,10 +95,11 @@ def export(**settings: Any) -> Path:
             f"contract is for pre-training checkpoints, and {recipe.checkpoint} states how it "
             "encodes: leave contract out, or export the checkpoint again."
         )
-    _check_replaceable(out, source)
+    stages = read_start(source)
+    _check_replaceable(out, source, stages)
     with quiet_loading(), atomic_folder(out) as partial:
         if is_checkpoint(source):
-            _write_backbone(partial, source, recipe.contract)
+            _write_backbone(partial, source, stages, recipe.contract)
         else:
             shutil.copytree(source, partial, dirs_exist_ok=True)
             drop_code_names(partial)
@@ -105,7 +107,7 @@ def export(**settings: Any) -> Path:
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
         if recipe.onnx:
             add_int8(partial)
-        if read_provenance(partial) and states_encoding(partial):  # no copy of a model of others
+        if stages and states_encoding(partial):  # no copy of a model of others
             write_card(partial)
     return out
 
@@ -117,14 +119,14 @@ def export_encoder(checkpoint: str | Path, out: str | Path, **settings: Any) -> 
     return export(checkpoint=checkpoint, out=out, **settings)
 
 
-def _check_replaceable(out: Path, source: Path) -> None:
+def _check_replaceable(out: Path, source: Path, stages: Sequence[Stage]) -> None:
     """Raise a ValueError unless a folder is new, empty, or an export of the same run alone."""
     names = {file.name for file in out.glob("*")}
     if not names:
         return
     then, now = (
-        [(stage.name, stage.recipe, stage.run.get(DATA)) for stage in read_provenance(folder)]
-        for folder in (out, source)
+        [(stage.name, stage.recipe, stage.run.get(DATA)) for stage in made]
+        for made in (read_provenance(out), stages)
     )
     # An export has the files of its checkpoint, and these.
     replaced = {file.name for file in source.iterdir()} | _ADDED
@@ -137,7 +139,9 @@ def _check_replaceable(out: Path, source: Path) -> None:
         )
 
 
-def _write_backbone(folder: Path, source: Path, contract: dict[str, Any] | None) -> None:
+def _write_backbone(
+    folder: Path, source: Path, stages: Sequence[Stage], contract: dict[str, Any] | None
+) -> None:
     loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
     model, info = loaded
     refuse_incomplete(source, info["missing_keys"], set())
@@ -148,7 +152,7 @@ def _write_backbone(folder: Path, source: Path, contract: dict[str, Any] | None)
                 f"{name} is {contract[name]}, but the encoder has positions for {longest} tokens."
             )
     model.save_encoder(folder, contract=contract)
-    add_records(folder, read_provenance(source))
+    add_records(folder, stages)
 
 
 def write_repository(

@@ -77,8 +77,11 @@ def describe_stage(
     return Stage(name, publishable(recipe), publishable(run), thin_log(log))
 
 
-def read_start(name: str | None) -> list[Stage]:
-    """The stages of the encoder that a training starts from; none if they are not on this disk."""
+def read_start(name: str | Path | None) -> list[Stage]:
+    """The stages of the model that a stage starts from; none if they are not on this disk.
+
+    A record of another tool gives none either, with a warning.
+    """
     try:  # a training that started from a model of the Hub has fetched it
         return read_provenance(find_model_folder(name, local_files_only=True)) if name else []
     except OSError:

@@ -112,6 +112,8 @@ def check_figures(verdict, start, result, dev):
 
 
 def test_a_map_of_both_sides_moves_passages_and_says_so(published, judged, tmp_path, kept_map):
+    published = shutil.copytree(published, tmp_path / "published")
+    (published / "provenance.json").write_text('{"source": "of another tool"}')
     done = adapt(**settings(published, judged, tmp_path / "out", sides="both"))
     model, start = SentenceTransformer(str(done.model)), SentenceTransformer(str(published))
     texts = ["The river museum.", "Oslo"]

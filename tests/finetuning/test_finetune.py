@@ -178,6 +178,16 @@ def test_the_similarity_of_an_encoder_is_kept_unless_the_recipe_names_another(
     assert read_run(model.parent).get("temperature") == temperature
 
 
+def test_a_record_of_another_tool_is_left_out(train, bert_folder, write_jsonl, tmp_path, caplog):
+    start = Path(shutil.copytree(bert_folder, tmp_path / "start"))
+    (start / "provenance.json").write_text('{"source": "of another tool"}')
+    rows = [{"query": f"q {i}", "positive": f"p {i}"} for i in range(4)]
+    settings = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    model = train(encoder=str(start), data=str(write_jsonl(rows)), **settings)
+    assert [stage.name for stage in read_provenance(model)] == ["Fine-tuning"]
+    assert caplog.text.count("are not recorded") == 1
+
+
 def test_encoders_that_an_export_cannot_hold_are_refused(bert_folder, bert_run, tmp_path):
     further = [modules.Pooling(32, "mean"), modules.Dense(32, 8)]
     folder = save_modules(tmp_path / "dense", bert_folder, lambda _: further)

@@ -160,6 +160,13 @@ def test_an_int8_copy_of_a_plain_encoder_keeps_its_card(tmp_path, monkeypatch):
     assert contents(out) == contents(find_model_folder("starter"))
 
 
+def test_a_record_of_another_tool_is_left_out(bert_run, tmp_path, caplog):
+    run = Path(shutil.copytree(bert_run, tmp_path / "run"))
+    (run / "model" / "provenance.json").write_text('{"source": "of another tool"}')
+    assert read_provenance(export(checkpoint=str(run), out=str(tmp_path / "encoder"))) == []
+    assert caplog.text.count("are not recorded") == 1
+
+
 def test_a_wrong_field_of_the_contract_is_refused(bert_run, tmp_path):
     for contract, message in (
         ({"poolng": "mean"}, "There is no field 'poolng'. Did you mean 'pooling'"),
