@@ -108,7 +108,10 @@ def finetune(read: Reader) -> None:
 
     folder = stage(**settings)
     print(f"retriever: {folder}")
-    run = read_provenance(folder)[-1].run
+    stages = read_provenance(folder)
+    if not stages:  # a further machine of torchrun, where nothing is written
+        return
+    run = stages[-1].run
     if verdict := run.get("verdict"):
         print(f"on dev queries {verdict}")
     if KEEPS_START in run:

@@ -178,6 +178,13 @@ def test_bm25_starts_without_torch_and_no_help_imports_sentence_transformers(tmp
         assert shown in printed
 
 
+def test_a_machine_on_which_nothing_was_written_ends_without_an_error(monkeypatch, capsys):
+    stage = "modeling_condenser.finetuning.finetune.finetune"
+    monkeypatch.setattr(stage, lambda **_: Path("model"))
+    assert main(["finetune", "--encoder", "a", "--data", "b.csv", "--output_dir", "c"]) == 0
+    assert capsys.readouterr().out == "retriever: model\n"
+
+
 def test_all_public_names_can_be_imported():
     for name in modeling_condenser.__all__:
         assert getattr(modeling_condenser, name).__name__ == name
