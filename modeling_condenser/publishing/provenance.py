@@ -49,7 +49,9 @@ _LEFT_OUT = re.compile(
 # Settings that name data, in which a text with an ending is a file.
 _DATA = frozenset({"corpus", "collection", "data", "data_files", "negatives", "path", "queries"})
 _MODELS = ("encoder", "tokenizer")  # settings that name a model
+# Texts, and mappings of texts, in which a slash makes no path.
 _NEVER_PATHS = frozenset({"query_prompt", "passage_prompt", "title_separator", "verdict"})
+_NEVER_PATHS |= {"columns", "text_column", "hardware", "versions"}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -144,8 +146,8 @@ def _in_data_set(files: Any) -> Any:
 
 def _publishable(value: Any, name: str) -> Any:
     if isinstance(value, Mapping):
-        if name == "data_files":  # split -> files
-            return {str(split): _publishable(files, name) for split, files in value.items()}
+        if name == "data_files" or name in _NEVER_PATHS:
+            return {str(key): _publishable(part, name) for key, part in value.items()}
         return publishable(value)
     if isinstance(value, list | tuple | set | frozenset):
         return [_publishable(item, name) for item in value]

@@ -89,6 +89,16 @@ def test_a_file_of_another_kind_is_no_record_of_stages(bert_folder, tmp_path, ca
     assert read_start(str(start)) == [] and "are not recorded" in caplog.text
 
 
+def test_names_of_processors_versions_and_columns_are_no_paths():
+    facts = {
+        "hardware": {"cpu": "AMD EPYC / Milan", "cores": 2, "gpus": ["A / B"]},
+        "versions": {"torch": "2.13.0+a/b"},
+        "columns": {"query": "question / title", "passage": "a/b.c"},
+        "text_column": "abstract / title",
+    }
+    assert provenance.publishable(facts) == facts
+
+
 def test_the_names_of_documents_are_not_published(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("clients").mkdir()
