@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from modeling_condenser.collection.collection import Collection, PassageIndex, hash_text
-from modeling_condenser.collection.rows import read_json, read_table
+from modeling_condenser.collection.rows import plain_ending, read_json, read_table
 
 NEGATIVES_FILE = "negatives.jsonl"  # in the output folder of `mine`
 
@@ -26,7 +26,7 @@ def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
     """
     if file.is_dir():
         file /= NEGATIVES_FILE
-    is_table = bool({".tsv", ".txt"} & {*file.suffixes})
+    is_table = plain_ending(file) in (".tsv", ".txt")
     records: Any = read_table(file, ["query_id", "negative_ids"]) if is_table else read_json(file)
     for number, record in enumerate(records, start=1):
         if is_table:
@@ -43,6 +43,11 @@ def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
                 )
             if names is not None:
                 record[f"{kind}_ids"] = [str(name) for name in names]
+            if scores is not None and not isinstance(scores, list):
+                raise ValueError(
+                    f"{file}, line {number}: {kind}_teacher_scores is {scores!r:.80}, expected a "
+                    "list of numbers."
+                )
             if scores is not None and len(scores) != len(names):
                 raise ValueError(
                     f"{file}, line {number}: {len(names)} {kind}_ids have {len(scores)} "

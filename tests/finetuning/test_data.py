@@ -246,7 +246,7 @@ def test_scores_of_a_mined_line_come_with_its_positives(marco, write_jsonl):
     line = {"query_id": "4", "positive_ids": [4, "6"], "negative_ids": [20, "28", "6"]}
     alone = {"query_id": "5", "positive_ids": ["5"], "positive_teacher_scores": [1]}
     lines = [{**line, **scores}, {**alone, "negative_ids": [], "negative_teacher_scores": []}]
-    file = write_jsonl(lines, "mined.jsonl.gz")
+    file = write_jsonl(lines, "mined.txt.jsonl.gz")
     data = load(collection=str(marco), negatives=str(file), objective="kl", n_negatives=2)
     rows = []
     for epoch in range(8):
@@ -266,6 +266,7 @@ def test_scores_of_a_mined_line_come_with_its_positives(marco, write_jsonl):
         ([{"query_id": "4", "negative_ids": ["p99"]}], "no passage 'p99'"),
         ([{"query_id": "4", "negative_ids": "20"}], "line 1, has query_id, negative_ids; expected"),
         ([{"query": "a", "negatives": ["b"]}], "has query, negatives; .* texts are data, not"),
+        ([{**line, "negative_teacher_scores": 0.5}], "teacher_scores is 0.5, expected a list"),
         ([{**line, "negative_teacher_scores": [1]}], "3 negative_ids have 1 negative_teacher_sco"),
         ([{**line, "negative_teacher_scores": [1, 2, 3]}], "scores, but the file has none"),
     ):
