@@ -298,7 +298,7 @@ def test_row_numbers_of_dpr_do_not_make_its_dev_questions_those_of_the_test(tmp_
 def test_malformed_dev_queries_are_warned_of_and_missing_ones_are_not(tmp_path, caplog):
     folder = write(tmp_path / "c", BEIR)
     (folder / "qrels" / "dev.jsonl").unlink()
-    assert load_dev(folder, judged="test") is None and caplog.text == ""
+    assert load_dev(folder, judged="test") is None and "cannot be read" not in caplog.text
     (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nabsent\tp1\t1\n")
     assert load_dev(folder, judged="test") is None
     assert "are not used, because they cannot be read: " in caplog.text
