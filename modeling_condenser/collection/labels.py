@@ -17,17 +17,13 @@ from .collection import plain_text
 from .conversion import TABLE_ENDINGS, cell_text, read_any_rows
 from .load import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 from .rows import plain_ending, read_json
-from .sentences import SPACELESS
 
 logger = logging.getLogger(__name__)
 
 _COLUMNS = ("question", "passage", "file", "id")
 _SPLITS = ("train", "dev", "test")
 _FEW_DOCUMENTS = 20  # fewer leave a split empty too often
-_LETTERS = r"[\p{L}\p{M}\p{N}]"
-_WORD = regex.compile(  # a sign of a script without blanks, or letters up to a mark
-    rf"[[{SPACELESS}]&&{_LETTERS}]\p{{M}}*+|[{_LETTERS}--[{SPACELESS}]]++", regex.V1
-)
+_MARKS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 
 Label = Mapping[str, str]
 """The cells of a row, by our names of the columns."""
@@ -130,7 +126,7 @@ def _write_lines(file: Path, lines: Iterable[str]) -> None:
 
 def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[frozenset[str]]:
     """Return the passages that a label may be about, of each document apart."""
-    file, row, quote = _key(label["file"]), _key(label["id"]), _words(label["passage"])
+    file, row, quote = _key(label["file"]), _key(label["id"]), _letters(label["passage"])
     if row not in names:
         row = row.removesuffix(".0")  # as pandas writes ids where some are missing
     of_file = names.get(file, set())
@@ -148,12 +144,12 @@ def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[froz
     return finder.within(quoted, known) or (set() if file else quoted)
 
 
-def _words(text: str) -> list[str]:
-    """Return the words of a text without marks, because documents are read without some of them.
+def _letters(text: str) -> str:
+    """Return the letters and digits of a text, because documents are read without their marks.
 
     In Unicode's form NFKC: files of macOS have letters and accents apart, and PDF has ligatures.
     """
-    return [word.casefold() for word in _WORD.findall(unicodedata.normalize("NFKC", text))]
+    return _MARKS.sub("", unicodedata.normalize("NFKC", text)).casefold()
 
 
 class _QuoteFinder:
@@ -179,45 +175,31 @@ class _QuoteFinder:
         self._ids = list[str]()
         self._ends = list[int]()  # of passages, in `_text`
         self._by_text: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-        self._is_start = bytearray()  # whether a word begins at a letter of `_text`
-        parts, owner_before = list[str](), None
+        parts, end, owner_before = list[str](), 0, None
         for row in read_json(corpus):
-            passage, words = row["_id"], _words(row["text"])
+            passage, text = row["_id"], _letters(row["text"])
             owner = self.owners[passage]
-            self._by_text["".join(words)][owner].add(passage)
+            parts.append(text if owner == owner_before else f"\0{text}")
+            end += len(parts[-1])
+            self._ends.append(end)
+            self._by_text[text][owner].add(passage)
             self._ids.append(passage)
-            if owner != owner_before:
-                words.insert(0, "\0")
-            parts.append("".join(words))
-            self._is_start += b"".join(b"\1".ljust(len(word), b"\0") for word in words)
-            self._ends.append(len(self._is_start))
             owner_before = owner
         self._text = "".join(parts)
-        self._is_start += b"\1"
 
-    def find(self, quote: Sequence[str]) -> set[frozenset[str]]:
-        """Return the passages of each document that has the words of a quote.
+    def find(self, quote: str) -> set[frozenset[str]]:
+        """Return the passages of each document that has the quote (see `_letters`).
 
-        Passages that are the quote come before those of which it is a part, and these before those
-        that have it in parts of words: a quote of several words may be cut in one.
+        Passages that are the quote come before those of which it is a part.
         """
-        text = "".join(quote)
-        groups = self._by_text.get(text) or self._find_part(text, whole_words=True)
-        if not groups and len(quote) > 1:
-            groups = self._find_part(text, whole_words=False)
-        return set(map(frozenset, groups.values()))
-
-    def _find_part(self, quote: str, *, whole_words: bool) -> dict[str, set[str]]:
-        """Find the letters of a quote, which may be joined at the end of a line: owner -> ids."""
-        groups: dict[str, set[str]] = defaultdict(set)
-        place = self._text.find(quote)
+        groups = self._by_text.get(quote, defaultdict(set))
+        place = -1 if groups else self._text.find(quote)
         while place >= 0:
-            end = place + len(quote)
-            if not whole_words or (self._is_start[place] and self._is_start[end]):
-                first, last = bisect_right(self._ends, place), bisect_left(self._ends, end)
-                groups[self.owners[self._ids[first]]].update(self._ids[first : last + 1])
+            first = bisect_right(self._ends, place)
+            last = bisect_left(self._ends, place + len(quote))
+            groups[self.owners[self._ids[first]]].update(self._ids[first : last + 1])
             place = self._text.find(quote, place + 1)
-        return groups
+        return set(map(frozenset, groups.values()))
 
     def within(
         self, groups: Set[frozenset[str]], others: Set[frozenset[str]]

@@ -397,19 +397,6 @@ def test_a_quote_of_two_equal_sentences_is_found_over_the_end_of_a_passage(tmp_p
     assert relevant(tmp_path / "out") == {"how": {"a.txt#1", "a.txt#2"}}
 
 
-def test_a_quote_has_whole_words_unless_one_of_several_is_cut(tmp_path, write_text):
-    train = write_text("Take the train home.", "train.txt")
-    rain = write_text("It will rain on the hyphen-\nated 15 roads.", "rain.txt")
-    cranes = write_text("鶴は雨の日に飛ぶ。Cranes fly.", "cranes.txt")
-    quotes = {"rain": {"rain.txt#1"}, "hyphenated": {"rain.txt#1"}, "5": None, "ran": None}
-    quotes |= {"雨の日": {"cranes.txt#1"}, "飛ぶ cranes": {"cranes.txt#1"}}
-    quotes |= {"ake the trai": {"train.txt#1"}, "ill rain on the": {"rain.txt#1"}}
-    labels = write_text("question,passage\n" + "".join(f"q {q},{q}\n" for q in quotes), "p.csv")
-    done = collect(sources=[train, rain, cranes], out=tmp_path / "out", labels=labels)
-    expected = {f"q {quote}": ids for quote, ids in quotes.items() if ids}
-    assert relevant(tmp_path / "out") == expected and done.left_out == {"names no passage": 2}
-
-
 def test_labels_find_texts_and_files_whatever_the_unicode_form(tmp_path, write_text):
     file = write_text("Die Bru\u0308cke ist scho\u0308n und \ufb01nster.", "wells.txt")
     mill = write_text("Mills.", "Mu\u0308hle.txt")
