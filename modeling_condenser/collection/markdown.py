@@ -3,7 +3,6 @@
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -41,6 +40,7 @@ _NO_HTML = re.compile(
 )
 _TAG = re.compile(r"</?([a-z][\w-]*)", re.IGNORECASE)
 _TAGS = (defs.tags | {"picture"}) - {"script", "style", "textarea", "title"}
+_PROPERTY = re.compile(r"[\w-]+:(?: |$)|[ \t-]|$")  # a line of what should be YAML
 _ANCHOR = re.compile(r"^[\s¶#§\u200b\uf0c1🔗]+$")  # the text of a link beside a heading
 _TABLE_RULE = re.compile(  # between head and rows, or an empty head
     r"^(?:\|[ |:-]+\||(?=[^\n]*\|)(?=[ |:]*-)[ |:-]+)$\n?", re.MULTILINE
@@ -172,11 +172,17 @@ def _read_front_matter(text: str) -> tuple[dict[str, Any], str]:
 
     Between rules at the start of a text there may be anything else, which is text.
     """
-    if block := _FRONT_MATTER.match(text):
-        with suppress(yaml.YAMLError, ValueError):  # of TOML, and of dates
+    block = _FRONT_MATTER.match(text)
+    if block:
+        values: Any = None
+        try:
             values = yaml.safe_load(block[2]) if block[1] == "---" else tomllib.loads(block[2])
-            if isinstance(values, dict):
-                return values, text[block.end() :]
+        except (yaml.YAMLError, ValueError):  # also of dates
+            if all(_PROPERTY.match(line) for line in block[2].splitlines()):  # title: A: B
+                title = re.search(r"^title: *(.+)", block[2], re.MULTILINE)
+                values = {"title": title[1].strip("\"' ") if title else ""}
+        if isinstance(values, dict):
+            return values, text[block.end() :]
     return {}, text
 
 

@@ -255,6 +255,10 @@ def test_documents_are_divided_at_headings_and_say_which_are_above():
         [((), "salt")],
     )
     assert split_markdown('+++\ntitle = "Sea"\n+++\nsalt') == ("Sea", [((), "salt")])
+    assert split_markdown("---\ntitle: 'Sea: a guide'\nup: [[A]], [[B]]\n---\nsalt") == (
+        "Sea: a guide",
+        [((), "salt")],
+    )
     assert split_markdown("---\n- salt\n- pepper\n\n---\nfish")[1] == [((), "salt\npepper\n\nfish")]
     assert split_markdown("---\nFirst: it is\n\nsalt.\n\n---\nfish")[1] == [
         ((), "First: it is\n\nsalt.\n\nfish")
