@@ -23,6 +23,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import psutil
 import yaml
 from filelock import FileLock
 from tqdm.auto import tqdm
@@ -62,6 +63,7 @@ _PACKAGES = (
 )
 IDENTITY_FILE = "identity.json"  # of a stored index
 _EVALUATION_FOLDER = "eval"  # an empty folder that sentence-transformers makes
+_PROCESS_FILE = ".process"  # machine and process of a run that may not have stored anything yet
 _BAR_DELAY = 1  # seconds of work before a bar appears
 _ARE_SHOWN = ContextVar("_ARE_SHOWN", default=True)
 
@@ -192,7 +194,14 @@ def check_run_folder(
 def _is_bare(folder: Path) -> bool:
     """Whether a run ended before it stored anything, as after an error in its first steps."""
     stored = {file.name for file in folder.glob("[!.]*")}
-    return not stored - {RECIPE_FILE, RUN_FILE, LOG_FILE, _EVALUATION_FOLDER}
+    if stored - {RECIPE_FILE, RUN_FILE, LOG_FILE, _EVALUATION_FOLDER}:
+        return False
+    try:
+        machine, process = (folder / _PROCESS_FILE).read_text().split()
+    except (FileNotFoundError, ValueError):
+        return True
+    is_here = machine == platform.node() and int(process) != os.getpid()
+    return not (is_here and psutil.pid_exists(int(process)))
 
 
 def _find_changes(
@@ -242,6 +251,7 @@ def start_run(
         file.write(yaml.safe_dump(_plain(settings), sort_keys=True).encode())
     record = {} if batch is None else {BATCH: batch}
     write_json(folder / RUN_FILE, {**describe_machine(), DATA: data, **record})
+    (folder / _PROCESS_FILE).write_text(f"{platform.node()} {os.getpid()}")
 
 
 def hash_data(*parts: object) -> str:
