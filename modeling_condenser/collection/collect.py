@@ -12,12 +12,7 @@ from typing import IO, Any
 
 import regex
 
-from modeling_condenser.files.models import (
-    find_model_folder,
-    longest_input,
-    module_paths,
-    read_contract,
-)
+from modeling_condenser.files.models import find_model_folder, module_paths, read_contract
 from modeling_condenser.files.run_folder import atomic_folder, write_json
 from modeling_condenser.files.settings import parse_settings
 
@@ -226,8 +221,8 @@ def _open_cutter(recipe: CollectRecipe) -> Cut:
         contract = read_contract(folder)
         prompt = contract.get("passage_prompt", prompt)
         separator = contract.get("title_separator", separator)
-        limits = (contract.get("passage_max_length"), longest_input(folder))
-        longest = min(recipe.max_tokens or _MAX_TOKENS, *filter(None, limits))
+        limit = contract.get("passage_max_length") or tokenizer.model_max_length
+        longest = min(recipe.max_tokens or _MAX_TOKENS, limit)
         n_special = tokenizer.num_special_tokens_to_add()
 
     def token_starts(text: str) -> list[int]:

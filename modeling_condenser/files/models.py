@@ -428,20 +428,6 @@ def _complete_contract(folder: Path, model: Any, overrides: dict[str, Any]) -> E
     return EncodingContract(**fields)
 
 
-def longest_input(folder: Path) -> int | None:
-    """The most tokens that a model has positions for, by its config; None without a limit."""
-    import torch
-    from transformers import AutoConfig, AutoModel
-
-    from modeling_condenser import register_auto_classes
-    from modeling_condenser.encoder_parts import n_positions
-
-    register_auto_classes()  # a command imports the package without registering
-    config = AutoConfig.from_pretrained(folder / module_paths(folder)[0])
-    with torch.device("meta"):  # without weights
-        return n_positions(AutoModel.from_config(config))
-
-
 def _check_transformer(folder: Path, transformer: Any) -> None:
     """Check that the first module encodes text and that no weights or tokens are missing."""
     from sentence_transformers.sentence_transformer import modules
