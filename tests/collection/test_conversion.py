@@ -338,9 +338,10 @@ def test_no_text_is_lost_in_markdown(text, sections):
             "Start",
             [((), "here")],
         ),
-        (  # a layout table
-            "<table><tr><td><ul><li>Menu</ul>"
-            "<td><h2>Wells</h2>deep<table><tr><td>a<td>b</table></table>",
+        (  # links to the next page, and a layout table
+            "<div><p>Next: <a href='b' rel='next'>B</a></p></div><table><tr><td><ul><li>Menu</ul>"
+            "<td><h2>Wells</h2>deep<table><tr><td>a<td>b</table></table>"
+            "<table><tr><td><a accesskey='p' href='c'>Prev</a><tr><td>C</table>",
             "",
             [((), "Menu"), (("Wells",), "deep\n\n| a | b |")],
         ),
@@ -350,8 +351,17 @@ def test_no_text_is_lost_in_markdown(text, sections):
             [((), "deep"), (("Log",), "new")],
         ),
         ("<?xml version='1.0'?><h1>A</h1><pre>b\n  c</pre>", "A", [((), "b\n  c")]),
+        (
+            "<p><strong>1990</strong>. A year.</p><ul><li><b>2</b>. a</li></ul>",
+            "",
+            [((), "1990. A year.\n\n2. a")],
+        ),
         ("<p><b>注意：</b>请看<b>a</b><i>b</i><del>x</del>y", "", [((), "注意：请看abxy")]),
-        ("<h1>A<a href='#a'>\u200b</a></h1><p>b</p>", "A", [((), "b")]),  # as of VitePress
+        (  # an anchor of VitePress, and a short page with a link to the next
+            "<div><h1>A<a href='#a'>\u200b</a></h1><p>b</p><a rel='next' href='c'>C</a></div>",
+            "A",
+            [((), "b\n\nC")],
+        ),
         (  # code that has fences of Markdown, as in comments of Rust
             "<h1>A</h1><ul><li><pre>```\n# b\n`````</pre></li></ul><p>c",
             "A",
