@@ -33,7 +33,6 @@ from .provenance import (
     PROVENANCE_FILE,
     RESULTS_FILE,
     Stage,
-    read_provenance,
     read_start,
     write_provenance,
 )
@@ -126,7 +125,7 @@ def _check_replaceable(out: Path, source: Path, stages: Sequence[Stage]) -> None
         return
     then, now = (
         [(stage.name, stage.recipe, stage.run.get(DATA)) for stage in made]
-        for made in (read_provenance(out), stages)
+        for made in (read_start(out), stages)
     )
     # An export has the files of its checkpoint, and these.
     replaced = {file.name for file in source.iterdir()} | _ADDED

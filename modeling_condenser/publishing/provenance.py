@@ -231,7 +231,13 @@ class EvaluationResult:
 
 def read_results(folder: Path) -> list[EvaluationResult]:
     """A repository's results; none if it was not evaluated."""
-    return [EvaluationResult(**result) for result in read_json(folder / RESULTS_FILE, [])]
+    try:
+        return [EvaluationResult(**result) for result in read_json(folder / RESULTS_FILE, [])]
+    except TypeError as error:
+        raise ValueError(
+            f"{folder / RESULTS_FILE} does not hold results of this version ({error}): remove it, "
+            "and evaluate again."
+        ) from error
 
 
 def add_result(folder: Path, result: EvaluationResult) -> None:
