@@ -53,6 +53,14 @@ _OTHER_FORMATS = "openvino/* coreml/* gguf/* *checkpoint*/*".split()
 UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' order
+_OLD_POOLINGS = {  # fields of a pooling's config.json in older versions of the library
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 LENGTHS = ("query_max_length", "passage_max_length")
 
 
@@ -264,7 +272,9 @@ def _read_modules(folder: Path) -> dict[str, str]:
     fields = {"pooling": "none", "similarity": "cosine"}
     for module in modules:
         if module["type"].endswith(".Pooling"):
-            fields["pooling"] = _name_pooling(folder, module["path"])
+            fields["pooling"] = _name_pooling(
+                read_json(folder / module["path"] / "config.json", {})
+            )
     return fields
 
 
@@ -274,14 +284,14 @@ def _states_similarity(folder: Path) -> bool:
     return bool(is_named) or read_json(folder / MODULES_FILE, [])[-1]["type"].endswith(".Normalize")
 
 
-def _name_pooling(folder: Path, module: str) -> str:
+def _name_pooling(config: dict[str, Any]) -> str:
     """Such as "cls", or "cls+mean"."""
-    from sentence_transformers.sentence_transformer import modules  # imports torch
-
-    # The library knows the fields of older versions, too.
-    config = modules.Pooling.load_config(str(folder), module, local_files_only=True)
-    modes = config.get("pooling_mode", "mean")
-    return modes if isinstance(modes, str) else "+".join(modes)
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [name for field, name in _OLD_POOLINGS.items() if config.get(field)]
+    if isinstance(modes, list):
+        modes = "+".join(modes) or "mean"
+    return modes
 
 
 def open_model(
@@ -331,7 +341,7 @@ def open_model(
     if has_prompt and not all(getattr(part, "include_prompt", True) for part in model.modules()):
         raise ValueError(
             f"{folder} excludes its prompts from pooling, which is not supported: use "
-            "sentence-transformers itself."
+            "sentence-transformers itself, or state empty prompts (query_prompt, passage_prompt)."
         )
     if dtype == "int8":
         from .onnx_encoder import OnnxEncoder, int8_file
