@@ -374,17 +374,21 @@ def _encode_missing(
     logger.info("Encoding %d shards: %s", len(missing), embeddings.folder)
     used = _worker_devices(retriever, devices, n_shards=len(missing))
     started = time.perf_counter()
-    job = (passages, embeddings, len(used))
+    job = (passages, embeddings)
     with ProcessPoolExecutor(len(used), mp_context=get_context("spawn")) as pool:
         workers = [
             pool.submit(
-                _work, retriever.folder, {**retriever.arguments, "device": device}, *job, rank
+                _work,
+                retriever.folder,
+                {**retriever.arguments, "device": device},
+                *job,
+                missing[rank :: len(used)],
             )
             for rank, device in enumerate(used)
             if rank > 0
         ]
         try:
-            encode_shards(retriever, *job, 0)
+            _write_shards(retriever, *job, missing[:: len(used)])
             for worker in workers:
                 worker.result()
         except BaseException:
@@ -409,16 +413,23 @@ def encode_shards(
     """Encode the missing shards i with i % n_workers == rank; only rank 0 shows progress bars."""
     shards = [shard for shard in embeddings.missing_shards() if shard % n_workers == rank]
     with show_bars(rank == 0):
-        for shard in bar(shards, "shards", unit="shard"):
-            part = passages.select(embeddings.shards[shard])
-            embeddings.write_shard(shard, retriever.encode_passages(part))
+        _write_shards(retriever, passages, embeddings, shards)
+
+
+def _write_shards(
+    retriever: "Retriever", passages: Dataset, embeddings: Embeddings, shards: Sequence[int]
+) -> None:
+    for shard in bar(shards, "shards", unit="shard"):
+        part = passages.select(embeddings.shards[shard])
+        embeddings.write_shard(shard, retriever.encode_passages(part))
 
 
 def _work(model: Path, arguments: dict[str, Any], *job: Any) -> None:
     """Encode in a new process, on another device."""
     from .retriever import Retriever
 
-    encode_shards(Retriever(model, **arguments), *job)
+    with show_bars(False):
+        _write_shards(Retriever(model, **arguments), *job)
 
 
 def split_devices(devices: str | None) -> list[str] | None:
