@@ -12,8 +12,13 @@ from typing import IO, Any
 
 import regex
 
-from modeling_condenser.files.models import find_model_folder, module_paths, read_contract
-from modeling_condenser.files.run_folder import atomic_folder, write_json
+from modeling_condenser.files.models import (
+    UNLIMITED,
+    find_model_folder,
+    module_paths,
+    read_contract,
+)
+from modeling_condenser.files.run_folder import atomic_folder, read_json, write_json
 from modeling_condenser.files.settings import parse_settings
 
 from .collection import hash_text
@@ -222,6 +227,10 @@ def _open_cutter(recipe: CollectRecipe) -> Cut:
         prompt = contract.get("passage_prompt", prompt)
         separator = contract.get("title_separator", separator)
         limit = contract.get("passage_max_length") or tokenizer.model_max_length
+        if limit > UNLIMITED:
+            config = read_json(folder / module_paths(folder)[0] / "config.json", {})
+            # RoBERTa and its kind leave the first two positions unused.
+            limit = config.get("max_position_embeddings", limit + 2) - 2
         longest = min(recipe.max_tokens or _MAX_TOKENS, limit)
         n_special = tokenizer.num_special_tokens_to_add()
 

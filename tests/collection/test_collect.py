@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -426,6 +427,18 @@ def test_passages_fit_the_length_that_a_published_model_reads(bert_folder, tmp_p
     tokenizer = AutoTokenizer.from_pretrained(bert_folder)
     lengths = [len(tokenizer(row["text"])["input_ids"]) for row in rows_of(tmp_path / "out")]
     assert 16 < max(lengths) <= 32
+
+
+def test_passages_fit_the_positions_of_an_encoder_that_states_no_length(
+    roberta_folder, tmp_path, texts
+):
+    model = shutil.copytree(roberta_folder, tmp_path / "model")
+    change_json(model / "tokenizer_config.json", model_max_length=10**30)
+    (tmp_path / "a.txt").write_text(" ".join(texts[:40]))
+    collect(sources=tmp_path / "a.txt", out=tmp_path / "out", model=model, max_tokens=1000)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    lengths = [len(tokenizer(row["text"])["input_ids"]) for row in rows_of(tmp_path / "out")]
+    assert 40 < max(lengths) <= Retriever(model, pooling="cls").contract.passage_max_length
 
 
 def test_passages_fit_with_the_prompt_and_the_separator_of_a_model_in_a_subfolder(
