@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _LOG_ENTRIES, _MINUTES = 20, 5  # of a run, and between two checkpoints, by default
 _LOG_SECONDS = 30  # between two writings of the log
 _BERT_BASE = 86e6  # parameters outside of the embeddings
-_ASKED = 20  # steps of several processes between two looks at the clock
+_ASKED = 5  # steps of several processes between two looks at the clock
 _NEVER = 10**9  # steps; the Trainer saves after the last step in any case
 
 
@@ -50,7 +50,7 @@ class WrittenLog(TrainerCallback):
 
 
 class Pace(TrainerCallback):
-    """Logs the intervals of log entries and checkpoints; if timed, saves every five minutes."""
+    """Logs the intervals of logs and checkpoints; if timed, saves about every five minutes."""
 
     def __init__(self, *, is_timed: bool):
         self.is_timed = is_timed

@@ -53,16 +53,16 @@ def test_twenty_log_entries_and_a_checkpoint_every_five_minutes_and_at_the_end(
     assert "21 steps: a log entry every 2, a checkpoint every 5 minutes and" in caplog.text
 
 
-def test_several_processes_ask_for_the_time_every_twenty_steps(monkeypatch):
+def test_several_processes_ask_for_the_time_every_five_steps(monkeypatch):
     asked = []
     broadcast = "modeling_condenser.training.run.broadcast_object_list"
     monkeypatch.setattr(broadcast, lambda values: asked.append(step) or values)
     monkeypatch.setattr(time, "monotonic", lambda: 10**6)
     control = SimpleNamespace(should_save=False)
-    for n_processes, expected in ((2, [20, 40]), (1, [*range(1, 42)])):
+    for n_processes, expected in ((2, [20, 25, 30, 35, 40]), (1, [*range(20, 42)])):
         asked.clear()
         pace = Pace(is_timed=True)
-        for step in range(1, 42):
+        for step in range(20, 42):
             arguments = SimpleNamespace(world_size=n_processes)
             pace.on_step_end(arguments, SimpleNamespace(global_step=step), control)
         assert asked == expected and control.should_save
