@@ -1,6 +1,5 @@
 """The command `condenser analyze`: measure models, and write figures and a table."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -93,19 +92,13 @@ def _list_run(run: Path) -> dict[str, Path]:
 def make_table(entries: dict[str, dict[str, float]]) -> pd.DataFrame:
     """A row for each measure, then for the entropy of each layer; a column for each model."""
     titles = titled_measures(list(entries.values()))
-    n_layers = max(len(layer_entropies(entry)) for entry in entries.values())
+    n_layers = max(sum(name.startswith(_LAYER) for name in entry) for entry in entries.values())
     for layer in range(1, n_layers + 1):
         titles[f"{_LAYER}{layer}"] = f"CLS attention entropy, layer {layer}"
     columns = {}
     for name, entry in entries.items():
         columns[name] = {title: entry.get(measure) for measure, title in titles.items()}
     return pd.DataFrame(columns, dtype=float)
-
-
-def layer_entropies(entry: Mapping[str, float]) -> list[float]:
-    """Entropies of the layers, from the first to the last."""
-    numbers = sorted(int(n.removeprefix(_LAYER)) for n in entry if n.startswith(_LAYER))
-    return [entry[f"{_LAYER}{number}"] for number in numbers]
 
 
 def write_analysis(

@@ -20,6 +20,7 @@ _TITLES = {
     f"{PREFIX}zero_cost": "zero cost",
     f"{PREFIX}swap_cost": "swap cost",
     ENTROPY: "CLS attention entropy, mean over layers",
+    f"{ENTROPY}_even": "CLS attention entropy, all tokens alike",
     f"{PREFIX}alignment": "alignment",
     f"{PREFIX}uniformity": "uniformity",
 }

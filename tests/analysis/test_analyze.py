@@ -78,6 +78,7 @@ def test_a_table_has_a_row_for_each_measure_and_a_column_for_each_model(tmp_path
     report = (tmp_path / "out" / "readiness.md").read_text()
     assert [line for line in report.splitlines() if line.startswith("|")] == [
         *("| measure | e\\|d | plain |", "| --- | ---: | ---: |", "| swap cost | 0.2500 |  |"),
+        "| CLS attention entropy, all tokens alike | 3.0000 | 3.0000 |",
         "| CLS attention entropy, layer 1 | 1.5000 | 0.5000 |",
         "| CLS attention entropy, layer 2 | 1.7500 |  |",
     ]
