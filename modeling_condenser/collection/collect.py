@@ -230,7 +230,7 @@ def _open_cutter(recipe: CollectRecipe) -> Cut:
         if limit > UNLIMITED:
             config = read_json(folder / module_paths(folder)[0] / "config.json", {})
             # RoBERTa and its kind leave the first two positions unused.
-            limit = config.get("max_position_embeddings", limit + 2) - 2
+            limit = (config.get("max_position_embeddings") or limit) - 2
         longest = min(recipe.max_tokens or _MAX_TOKENS, limit)
         n_special = tokenizer.num_special_tokens_to_add()
 
