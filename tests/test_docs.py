@@ -104,7 +104,7 @@ def test_the_page_about_a_new_language_makes_an_encoder_that_keeps_accents(workp
     names: dict = {}
     exec(compile(code.replace("my-documents", "accents"), page.name, "exec"), names)
     assert names["tokenizer"].tokenize("OÙ ou")[:2] == ["où", "ou"]
-    text = "がっこうでパンをたべた。เป็นเมืองที่นับถือศาสนาพุทธ"
+    text = "がっこうで，パンをたべた！เป็นเมืองที่นับถือศาสนาพุทธทำ"
     names["texts"] = [{"text": text}] * 9
     exec(compile(code_without_blanks.replace("30000", "90"), page.name, "exec"), names)
     ids = names["tokenizer"](text)["input_ids"]

@@ -42,6 +42,7 @@ from modeling_condenser.files.models import (
     Dtype,
     EncodingContract,
     read_contract,
+    refuse_links,
 )
 from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
@@ -116,6 +117,8 @@ class Adaptation:
     def system(self) -> str:
         """What searches better by the judged queries: the written model with BM25, or alone.
 
+        It is the model alone if that is its use.
+
         The fusion is that of the verdicts: dev queries that were learned from must not choose one.
         """
         hybrid, alone = (self.verdicts[use].comparison for use in ("hybrid", "alone"))
@@ -124,7 +127,7 @@ class Adaptation:
             is_hybrid_better = hybrid.mean_system >= alone.mean_system
         settings = {} if self.dtype == "float32" else {"dtype": self.dtype}
         system = System(str(self.model), settings)
-        if is_hybrid_better:
+        if is_hybrid_better and self.use == "hybrid":
             fusion = {"fusion": str(DEFAULT.weight)}
             system = System(f"{HYBRID}{self.model}", {**settings, **fusion})
         return system.text
@@ -199,6 +202,7 @@ def open_start(recipe: AdaptationRecipe) -> Retriever:
             "its sentence_bert_config.json."
         )
     EncodingContract.load(start.folder)
+    refuse_links(start.folder)
     return start
 
 

@@ -6,6 +6,7 @@ they are installed.
 
 import codecs
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -84,6 +85,8 @@ class Document:
 def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[str, Path]:
     """Find files, by a name that begins with that of their folder; hidden ones are left out.
 
+    Folders that must not be read are among them, so that they are reported.
+
     Raises:
         FileNotFoundError: a source does not exist.
         ValueError: two files have the same name.
@@ -97,15 +100,28 @@ def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
             parts = path.relative_to(root).parts
             is_hidden = any(part.startswith((".", "~$")) for part in parts)  # ~$: open in Word
-            if is_hidden or not path.is_file() or not left_out.isdisjoint((path, *path.parents)):
+            is_read = path.is_file() or not _is_open(path)
+            if is_hidden or not is_read or not left_out.isdisjoint((path, *path.parents)):
                 continue
-            name = join_halves("/".join((root.name, *parts)))  # perhaps not of UTF-8
+            name = _decode("/".join((root.name, *parts)))
             if files.setdefault(name, path) != path:
                 raise ValueError(
                     f"{files[name]} and {path} would have the same name in the collection: give "
                     "one folder that holds both."
                 )
     return files
+
+
+def _is_open(folder: Path) -> bool:
+    return not folder.is_dir() or os.access(folder, os.R_OK | os.X_OK)
+
+
+def _decode(name: str) -> str:
+    """A file's name as text; one that is not UTF-8 is perhaps of Windows."""
+    try:
+        return os.fsencode(name).decode()
+    except UnicodeDecodeError:
+        return os.fsencode(name).decode("cp1252", "backslashreplace")
 
 
 @dataclass(frozen=True)
@@ -135,6 +151,10 @@ class DocumentReader:
         """Read the documents of files, see `find_files`."""
         for name, path in bar(files.items(), "read", unit="file"):
             ending = plain_ending(path)
+            if path.is_dir():
+                self.unread[name] = "permission to read the folder is missing"
+                logger.warning("%s: %s.", name, self.unread[name])
+                continue
             if ending not in (*TABLE_ENDINGS, *DOCUMENT_ENDINGS):
                 self.unread[name] = f"files of the kind {ending or '(no ending)'} are not read"
                 continue

@@ -9,6 +9,7 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import product
 from pathlib import Path
 
 import regex
@@ -137,11 +138,11 @@ def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[froz
             groups = of_file  # which has no ids, so this is the label's own
     if not quote:
         return groups
-    known, quoted = groups or of_file, finder.find(quote)
-    if not (known or file):
-        return quoted
     # The id may be the label's own, such as a number that a row of some table has, too.
-    return finder.within(quoted, known) or (set() if file else quoted)
+    for place, find in product((groups, of_file), (finder.find_whole, finder.find_part)):
+        if place and (quoted := finder.within(find(quote), place)):
+            return quoted
+    return set() if file else finder.find_whole(quote) or finder.find_part(quote)
 
 
 def _letters(text: str) -> str:
@@ -187,13 +188,14 @@ class _QuoteFinder:
             owner_before = owner
         self._text = "".join(parts)
 
-    def find(self, quote: str) -> set[frozenset[str]]:
-        """Return the passages of each document that has the quote (see `_letters`).
+    def find_whole(self, quote: str) -> set[frozenset[str]]:
+        """Return the passages that are the quote (see `_letters`), of each document apart."""
+        return set(map(frozenset, self._by_text.get(quote, {}).values()))
 
-        Passages that are the quote come before those of which it is a part.
-        """
-        groups = self._by_text.get(quote, defaultdict(set))
-        place = -1 if groups else self._text.find(quote)
+    def find_part(self, quote: str) -> set[frozenset[str]]:
+        """Return the passages that have the quote, of each document apart."""
+        groups: dict[str, set[str]] = defaultdict(set)
+        place = self._text.find(quote)
         while place >= 0:
             first = bisect_right(self._ends, place)
             last = bisect_left(self._ends, place + len(quote))

@@ -6,6 +6,7 @@ files may end in `.gz`.
 
 import ast
 import logging
+import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -44,6 +45,7 @@ _BEIR_PATTERNS = (_CARD_FILE, "corpus.jsonl*", "queries.jsonl*", "qrels/*")
 _DPR_PASSAGES = "psgs_w100.tsv"
 _MARCO_DOCUMENTS = "msmarco-docs.tsv"
 _MARCO_PASSAGES = (_MARCO_DOCUMENTS, "para.txt", "collection.tsv")  # the first counts
+_MOST_DEV = 2_000  # queries
 _NO_TITLE = "-"  # in RocketQA's titles
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@.+)?")  # owner/name@revision
 
@@ -118,7 +120,8 @@ def load_dev(
     """Load the split `dev` for choosing settings; None if the collection has none.
 
     The queries of `reported`, a collection of the reported split `judged`, are left out. The result
-    is also None if that split is one of dev (dev.small) or, with a warning, if dev is malformed.
+    is also None if that split is one of dev (dev.small) or, with a warning, if dev is malformed. Of
+    more than 2,000 queries (MS MARCO has 55,000), it has 2,000.
     """
     if judged.startswith(("dev", "validation")):
         return None
@@ -130,12 +133,15 @@ def load_dev(
     except ValueError as error:
         logger.warning("The dev queries are not used, because they cannot be read: %s", error)
         return None
-    if not reported or not (shared := _find_shared(dev.queries, reported.queries)):
-        return dev
-    logger.info("Settings are not chosen on %d dev queries that %s has too", len(shared), judged)
-    if len(shared) == len(dev.queries):
-        return None
-    return keep_queries(dev, dev.queries.keys() - shared)
+    names = list(dev.queries)
+    if reported and (shared := _find_shared(dev.queries, reported.queries)):
+        n_shared = len(shared)
+        logger.info("Settings are not chosen on %d dev queries that %s has too", n_shared, judged)
+        names = [name for name in names if name not in shared]
+    if len(names) > _MOST_DEV:
+        logger.info("Settings are chosen on %d of %d dev queries.", _MOST_DEV, len(names))
+        names = random.Random(0).sample(names, _MOST_DEV)
+    return keep_queries(dev, set(names)) if names else None
 
 
 def load_passages(source: str | Path) -> Dataset:

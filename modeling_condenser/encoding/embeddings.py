@@ -5,20 +5,22 @@ shard-00000.npy     (rows, D) float32 vectors of consecutive passages; a shard i
 passage_ids.arrow   ids in the order of the rows, each with a hash of its title and text
 encoding.json       time and hardware of encoding
 
-A repeated call encodes what is missing. This process starts a worker for each further device; of n
-workers, worker r encodes the shards i with i % n == r. Importing this module does not import torch.
+A repeated call encodes what is missing. This process starts a worker for each further device, and
+they divide the missing shards. Importing this module does not import torch.
 """
 
 import hashlib
 import json
 import logging
+import os
+import pickle
 import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
+_CALL = "import pickle, sys; work, *rest = pickle.load(sys.stdin.buffer); work(*rest)"
 _MOST_SHARDS = 200  # a search keeps each of them open, and a process may often open 1,024 files
 
 # The type or the allowed values of each setting.
@@ -218,8 +221,7 @@ def encode_collection(
     """Encode passages into a folder, continue an interrupted call, or open a finished folder.
 
     If the folder holds an earlier version of the passages, only new and changed ones are encoded,
-    into a folder beside it, where a killed call is continued. Another call for the folder waits. A
-    script that uses several devices needs `if __name__ == "__main__":`.
+    into a folder beside it, where a killed call is continued. Another call for the folder waits.
 
     Args:
         retriever: on `local_device(devices)`.
@@ -234,6 +236,7 @@ def encode_collection(
     Raises:
         ValueError: the folder holds the vectors of another model, or of other passages alone.
         FileExistsError: the folder holds something else.
+        RuntimeError: another device's process failed.
     """
     if stored := _open_finished(retriever, passages, Path(folder)):
         return stored
@@ -375,26 +378,19 @@ def _encode_missing(
     used = _worker_devices(retriever, devices, n_shards=len(missing))
     started = time.perf_counter()
     job = (passages, embeddings)
-    with ProcessPoolExecutor(len(used), mp_context=get_context("spawn")) as pool:
-        workers = [
-            pool.submit(
-                _work,
-                retriever.folder,
-                {**retriever.arguments, "device": device},
-                *job,
-                missing[rank :: len(used)],
-            )
-            for rank, device in enumerate(used)
-            if rank > 0
-        ]
-        try:
-            _write_shards(retriever, *job, missing[:: len(used)])
-            for worker in workers:
-                worker.result()
-        except BaseException:
-            for process in pool._processes.values():  # Python 3.14 has terminate_workers()
-                process.terminate()
-            raise
+    workers = dict[str, subprocess.Popen[bytes]]()
+    try:
+        for rank, device in enumerate(used[1:], start=1):
+            arguments = {**retriever.arguments, "device": device}
+            worker = _start(_work, retriever.folder, arguments, *job, missing[rank :: len(used)])
+            workers[f"{device} ({rank})"] = worker
+        _write_shards(retriever, *job, missing[:: len(used)])
+        for device, worker in workers.items():
+            if worker.wait():
+                raise RuntimeError(f"Encoding on {device} failed; its error is above.")
+    finally:
+        for worker in workers.values():
+            worker.terminate()
     seconds = time.perf_counter() - started
     n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
     record = {
@@ -422,6 +418,22 @@ def _write_shards(
     for shard in bar(shards, "shards", unit="shard"):
         part = passages.select(embeddings.shards[shard])
         embeddings.write_shard(shard, retriever.encode_passages(part))
+
+
+def _start(work: Callable[..., None], *arguments: Any) -> subprocess.Popen[bytes]:
+    """Call a function in a new process.
+
+    Not by multiprocessing, which would run the caller's script again.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CALL],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+    )
+    assert process.stdin
+    with process.stdin as stdin:
+        pickle.dump((work, *arguments), stdin)
+    return process
 
 
 def _work(model: Path, arguments: dict[str, Any], *job: Any) -> None:

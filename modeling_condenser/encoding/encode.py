@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from datasets import Dataset
 
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.files.run_folder import atomic_folder, bar
+from modeling_condenser.files.run_folder import atomic_folder, bar, folder_lock
 from modeling_condenser.files.settings import convert_settings, parse_settings, split_name
 
 from .embeddings import (
@@ -95,7 +95,7 @@ def write_table(embeddings: Embeddings, folder: str | Path, *, passages: Dataset
     table = pa.table({**columns, "title": texts["title"], "text": texts["text"]})
     size = max(_BYTES_A_TABLE // (4 * dimension), 1)
     firsts = range(0, table.num_rows, size)
-    with atomic_folder(folder) as partial:
+    with folder_lock(folder), atomic_folder(folder) as partial:
         for i, first in enumerate(bar(firsts, "table", unit="file")):
             file = partial / f"data-{i:05d}-of-{len(firsts):05d}.parquet"
             part = table.slice(first, size)

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pandas as pd
+import regex
 from datasets import Dataset
 from jinja2 import Environment
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.sentences import SPACELESS
 from modeling_condenser.files.run_folder import atomic_file, describe_machine, write_json
 from modeling_condenser.retrieval.words import NO_LANGUAGE, recognize_language
 
@@ -229,6 +231,7 @@ def _compare_groups(
 
 AnswerType = Literal["description", "number", "human", "location", "entity", "abbreviation"]
 
+_WORD = regex.compile(rf"[{SPACELESS}]|[^\s{SPACELESS}]+")
 _MOST_WORDS = {"1-4 words": 4, "5-8 words": 8, "9-12 words": 12, "13 words or more": float("inf")}
 # The first pattern that is found decides.
 _PATTERNS: Mapping[str, AnswerType | None] = {
@@ -315,10 +318,12 @@ def _type_of_noun(phrase: str) -> AnswerType | None:
 def group_queries(queries: Mapping[str, str], *, is_english: bool, at_least: int = 1) -> Groupings:
     """Group queries (id -> text) by "answer type" (English ones) and by "query length", in words.
 
+    A character of a script without spaces is a word.
+
     Smaller groups than `at_least` and queries without a type are left out.
     """
     types = [answer_type(text) if is_english else None for text in queries.values()]
-    lengths = [len(text.split()) for text in queries.values()]
+    lengths = [len(_WORD.findall(text)) for text in queries.values()]
     columns = {
         "answer type": pd.Categorical(types, get_args(AnswerType)),
         "query length": pd.cut(lengths, [-1, *_MOST_WORDS.values()], labels=list(_MOST_WORDS)),

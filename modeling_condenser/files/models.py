@@ -82,25 +82,28 @@ def find_model_folder(model: str | Path, **hub: Any) -> Path:
         folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS, **hub)
         if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):
             folder = fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS, **hub)
-    for path in module_paths(folder):
-        refuse_kernels(read_config(folder / path), folder)
     refuse_modules(folder)
+    for file in folder.rglob("*config.json"):  # of nested modules, too
+        if isinstance(config := read_json(file, {}), Mapping):
+            refuse_kernels(config, file)
     refuse_adapter(folder)
     return folder
 
 
 def refuse_kernels(config: Mapping[str, Any], source: str | Path) -> None:
-    """Raise a ValueError if a config.json names an implementation on the Hub, which is code.
+    """Raise a ValueError if a config names an implementation on the Hub, which is code.
 
-    Of such fields, transformers 5.17 hands `_attn_implementation` to the package `kernels`, and
-    5.23 `attn_implementation`, too. `kernels` 0.16 asks the Hub whether it trusts the publisher,
-    except offline.
+    sentence_bert_config.json hands its `model_args` to transformers. Of such fields, transformers
+    5.17 hands `_attn_implementation` to the package `kernels`, and 5.23 `attn_implementation`, too.
+    `kernels` 0.16 asks the Hub whether it trusts the publisher, except offline, or if
+    `allow_all_kernels` is set.
     """
     for name, value in config.items():
-        if "_implementation" in name and "/" in json.dumps(value):
+        is_allowed = name in ("allow_all_kernels", "use_kernels") and value
+        if is_allowed or ("_implementation" in name and "/" in json.dumps(value)):
             raise ValueError(
-                f"config.json of {source} has {name}: {value!r}, which is code on the Hub: remove "
-                "it if you do not need it."
+                f"{source} has {name}: {value!r}, which is code on the Hub: remove it if you do not"
+                " need it."
             )
         if isinstance(value, Mapping):
             refuse_kernels(value, source)
@@ -121,12 +124,34 @@ def refuse_adapter(folder: Path) -> None:
 
 
 def refuse_modules(folder: Path) -> None:
-    """Raise a ValueError if a model has modules that are not sentence-transformers' own."""
+    """Raise a ValueError if a model has modules that are not sentence-transformers' own.
+
+    So do modules outside of its folder.
+    """
     for module in read_json(folder / MODULES_FILE, []):
         if not module["type"].startswith("sentence_transformers."):
             raise ValueError(
                 f"{folder / MODULES_FILE} names {module['type']}, which is code of others: it is "
                 "not executed. Use sentence-transformers itself, with trust_remote_code."
+            )
+        if Path(module["path"]).is_absolute() or ".." in Path(module["path"]).parts:
+            raise ValueError(f"{folder / MODULES_FILE} names {module['path']}, a folder elsewhere.")
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise a ValueError if files of a folder to copy are links to files elsewhere.
+
+    A cloned repository may hold links to private files. Weights, and the cache of the Hub, whose
+    files are links to its folder `blobs`, are not meant.
+    """
+    inside = folder.resolve()
+    for file in folder.rglob("*"):
+        target = file.resolve()
+        is_inside = target.is_relative_to(inside) or target.parent.name == "blobs"
+        if file.is_symlink() and not is_inside and file.suffix != ".safetensors":
+            raise ValueError(
+                f"{file} is a link to {target}, whose content would be copied and perhaps "
+                "published: replace the link by the file, or remove it."
             )
 
 

@@ -35,6 +35,7 @@ LOG_FILE = "log.json"
 
 DATA = "data_sha256"  # in the record: the hash of all that the run reads
 BATCH = "global_batch"  # in the record: blocks, pairs or tokens of a step over all processes
+PROCESSES = "processes"  # in the record: that train
 _STATE_FILE = "trainer_state.json"
 
 # Settings whose product with the number of processes is the batch of a step.
@@ -43,15 +44,17 @@ _OF_BATCH = {"gradient_accumulation_steps", "per_device_train_batch_size", "toke
 # Settings that may change when a run is resumed, because its result does not depend on them, but
 # for the rounding of sums and the draws of dropout.
 _MAY_DIFFER = set(
-    "blocks_folder cache_chunk_size dataloader_num_workers dataloader_persistent_workers "
-    "dataloader_pin_memory dataloader_prefetch_factor ddp_broadcast_buffers ddp_bucket_cap_mb "
-    "ddp_find_unused_parameters ddp_timeout devices disable_tqdm do_predict do_train embeddings "
-    "gradient_checkpointing gradient_checkpointing_kwargs hub_always_push hub_model_id "
-    "hub_private_repo hub_revision hub_strategy log_level logging_dir logging_first_step "
+    "activation_checkpointing activation_checkpointing_kwargs blocks_folder cache_chunk_size "
+    "dataloader_multiprocessing_context dataloader_num_workers dataloader_persistent_workers "
+    "dataloader_pin_memory dataloader_prefetch_factor ddp_backend ddp_broadcast_buffers "
+    "ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph ddp_timeout devices "
+    "disable_tqdm do_predict do_train embeddings gradient_checkpointing "
+    "gradient_checkpointing_kwargs hub_always_push hub_model_id hub_private_repo hub_revision "
+    "hub_strategy log_level log_level_replica log_on_each_node logging_dir logging_first_step "
     "logging_steps mini_batch_size preprocessing_workers project push_to_hub readiness "
     "report_to resume_from_checkpoint run_name save_steps save_strategy save_total_limit "
-    "torch_compile torch_compile_backend torch_compile_mode trackio_bucket_id trackio_space_id "
-    "trackio_static_space_id work_folder".split()
+    "torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps "
+    "trackio_bucket_id trackio_space_id trackio_static_space_id use_cpu work_folder".split()
 )
 _OF_EVALUATION = {  # may differ, too, if no evaluation chooses the model
     *"do_eval eval_accumulation_steps eval_delay eval_on_start eval_steps eval_strategy".split(),
@@ -179,8 +182,8 @@ def check_run_folder(
             product of: then another number of processes may continue the run.
 
     Raises:
-        ValueError: the folder holds other files, or results of a run with other settings, data or
-            batch.
+        ValueError: the folder holds other files, or results of a run with other settings, data,
+            batch or, without a batch, number of processes.
     """
     if not (folder / RECIPE_FILE).is_file():
         _check_new(folder)
@@ -223,6 +226,9 @@ def _find_changes(
     stored = record.get(DATA)
     if data is not None and stored not in (None, data):
         changed.append(f"model or data: {stored[:12]} then, {data[:12]} now")
+    processes = record.get(PROCESSES)
+    if data is not None and batch is None and processes not in (None, _count_processes()):
+        changed.append(f"processes: {processes} then, {_count_processes()} now")
     stored_batch = record.get(BATCH)
     if batch is not None and stored_batch not in (None, batch):
         advice = ""
@@ -249,9 +255,13 @@ def start_run(
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_file(folder / RECIPE_FILE) as file:
         file.write(yaml.safe_dump(_plain(settings), sort_keys=True).encode())
-    record = {} if batch is None else {BATCH: batch}
+    record = {PROCESSES: _count_processes()} if batch is None else {BATCH: batch}
     write_json(folder / RUN_FILE, {**describe_machine(), DATA: data, **record})
     (folder / _PROCESS_FILE).write_text(f"{platform.node()} {os.getpid()}")
+
+
+def _count_processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", 1))  # of torchrun
 
 
 def hash_data(*parts: object) -> str:

@@ -121,8 +121,10 @@ def _count_negatives(recipe: FinetuningRecipe, table: Dataset, source: str) -> i
     """Return with how many negatives each example is trained."""
     if recipe.objective == "triplet":
         return 1
-    if recipe.n_negatives is not None or recipe.objective == "mse_cosine":
-        return recipe.n_negatives or 0
+    if recipe.objective == "mse_cosine":
+        return 0
+    if recipe.n_negatives is not None:
+        return recipe.n_negatives
     lengths = pc.list_value_length(table.data.column("negatives")).drop_null()  # null if left out
     numbers = lengths.unique().to_pylist()
     if len(numbers) > 1:
@@ -184,6 +186,13 @@ def open_rows(recipe: FinetuningRecipe, title_separator: str = " ") -> list[Data
         if not files and (len(names) > 1 or plain_ending(Path(name)) in TABLE_ENDINGS):
             raise FileNotFoundError(f"There is no file {name!r}.")
         tables += [_open_file(file, recipe, title_separator) for file in files]
+    if tables and (recipe.split or recipe.data_name):
+        raise ValueError(f"{recipe.data} is of files: leave out split and data_name.")
+    if not tables and isinstance(recipe.columns, list):
+        raise ValueError(
+            f"columns is a list, which is for files without a header, but {recipe.data} is a Hub "
+            "data set: map our names to its columns, as in {query: question}."
+        )
     if not tables:
         name, revision = split_revision(names[0])
         split = recipe.split or "train"

@@ -34,7 +34,11 @@ from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, KEEPS_START, read_start
 from modeling_condenser.retrieval.runs import FEWEST_QUERIES
 from modeling_condenser.training.run import run_training, scale_learning_rate
-from modeling_condenser.training.trainer import MODEL_FINGERPRINT, ResumableTrainer
+from modeling_condenser.training.trainer import (
+    MODEL_FINGERPRINT,
+    ResumableTrainer,
+    check_one_device,
+)
 
 from .data import TrainingData, load_training_data, passage_columns
 from .hard_negatives import judged_positives
@@ -104,6 +108,7 @@ def finetune(**settings: Any) -> Path:
         saving |= {"load_best_model_at_end": True, "metric_for_best_model": _METRIC}
 
     def make_trainer(recipe: FinetuningRecipe, arguments: Any) -> RetrieverTrainer:
+        check_one_device(arguments)
         encoder = open_trainable(recipe.encoder, **recipe.contract_changes)
         if recipe.similarity is None:
             similarity = recipe.loss_similarity

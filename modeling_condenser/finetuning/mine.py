@@ -37,6 +37,7 @@ from modeling_condenser.files.run_folder import (
     atomic_file,
     bar,
     check_run_folder,
+    checksum_file,
     hash_data,
     record_run,
     start_run,
@@ -99,6 +100,10 @@ def mine(**settings: Any) -> Path:
     data.append(fingerprint_judgements(collection))
     if dev is not None:
         data.append(fingerprint_judgements(dev))
+    if recipe.cross_encoder is not None:
+        place = find_model_folder(recipe.cross_encoder)
+        weights = (*place.glob("*.safetensors"), *place.glob("pytorch_model*.bin"))
+        data += [checksum_file(file) for file in sorted(weights)]
     if negatives.is_file():
         check_run_folder(folder, settings, hash_data(data))
         logger.info("%s is finished.", folder)

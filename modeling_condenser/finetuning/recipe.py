@@ -144,6 +144,7 @@ class FinetuningRecipe:
                 ("mini_batch_size", "gather_across_devices"), self.objective == "contrastive"
             ),
             "temperature": self.objective in RANKING_OBJECTIVES,
+            "n_negatives": self.objective != "mse_cosine",
             "margin": self.objective == "triplet",
             "score_range": self.objective == "mse_cosine",
         }

@@ -111,20 +111,15 @@ class CondenserTrainingArguments(TrainingArguments):
                 *(self.per_device_train_batch_size, self.tokens_per_batch),
             )
         strategy = self.train_sampling_strategy
-        if strategy == "group_by_length":
+        if strategy not in ("random", "sequential"):
             raise ValueError(
-                "train_sampling_strategy is group_by_length, whose order a resumed run would not "
-                "continue: take batch_rebalance, or leave it out (packed batches have no padding)."
+                f"train_sampling_strategy is {strategy}, whose order a resumed run would not "
+                "continue: leave it out (packed batches have no padding)."
             )
         if strategy != "random" and self.tokens_per_batch is not None:
             raise ValueError(
                 f"train_sampling_strategy is {strategy}, but tokens_per_batch makes batches of "
                 "shuffled blocks: leave one of the two out."
-            )
-        if strategy == "batch_rebalance" and is_contrastive:
-            raise ValueError(
-                f"train_sampling_strategy is {strategy}, but the examples of {self.objective} are "
-                "pairs, which have no one length: leave it out."
             )
 
 
@@ -132,6 +127,10 @@ def with_objective(arguments: TrainingArguments) -> CondenserTrainingArguments:
     """Plain `TrainingArguments` with the defaults of `CondenserTrainingArguments`."""
     if isinstance(arguments, CondenserTrainingArguments):
         return arguments
+    if type(arguments) is not TrainingArguments:
+        raise ValueError(
+            f"args is a {type(arguments).__name__}: derive it from CondenserTrainingArguments."
+        )
     values = {f.name: getattr(arguments, f.name) for f in fields(arguments) if f.init}
     stated = {name: value for name, value in values.items() if value is not None}
     return CondenserTrainingArguments(**stated)

@@ -40,6 +40,7 @@ from modeling_condenser.collection.rows import (
 from modeling_condenser.files.settings import check_least, parse_settings
 
 from .data import read_text
+from .rows import warn_of_type
 
 _STREAMED = (".txt", *TABLE_ENDINGS)
 _ENDINGS = (*TABLE_ENDINGS, *DOCUMENT_ENDINGS)
@@ -164,7 +165,7 @@ def open_stream(source: Source) -> IterableDataset:
         head = [*islice(read_rows(file, needed=column), _HEAD)]
         if head and not any(column in row for row in head):
             raise _missing_column(str(file), column, set().union(*head))
-    given = {"files": files, "column": column}
+    given = {"files": files, "column": column, "is_stored": False}
     return IterableDataset.from_generator(_read_rows, _FEATURES, gen_kwargs=given)
 
 
@@ -277,18 +278,25 @@ def _read_documents(files: Iterable[Path], column: str) -> Iterator[dict[str, st
         yield {"text": document.text}
 
 
-def _read_rows(files: Iterable[Path], column: str) -> Iterator[dict[str, str | None]]:
+def _read_rows(
+    files: Iterable[Path], column: str, is_stored: bool = True
+) -> Iterator[dict[str, str | None]]:
     """Read one column, whatever the other columns are; a row without it has no text.
 
     Raises:
-        ValueError: no row of a file has the column, or it holds neither text nor numbers.
+        ValueError: no row of a file has the column; or, if rows are stored before the training, one
+            holds neither text nor numbers.
     """
     for file in files:
         columns = set[str]()
         for number, row in enumerate(read_rows(file, needed=column), start=1):
             columns.update(row)
             value = row.get(column)
-            if not isinstance(value, str | int | float | None):
+            is_odd = not isinstance(value, str | int | float | None)
+            if is_odd and not is_stored:
+                warn_of_type(type(value).__name__)
+                value = None
+            elif is_odd:
                 raise ValueError(
                     f"The column {column!r} of {file}, row {number}, holds {value!r:.60}, expected "
                     "one string a row."

@@ -15,6 +15,7 @@ from modeling_condenser.files.models import find_model_folder, is_checkpoint, re
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.training.run import run_training, scale_learning_rate
+from modeling_condenser.training.trainer import check_one_device
 from modeling_condenser.warm_start import find_start, new_encoder, open_config, read_config_file
 
 from .arguments import CondenserTrainingArguments, PretrainingRecipe
@@ -24,7 +25,7 @@ from .examples import make_builder
 from .objectives import HEAD_SETTINGS, OBJECTIVES
 from .prepared import default_folder, lock, prepare
 from .rows import as_rows
-from .trainer import CondenserTrainer, check_one_device
+from .trainer import CondenserTrainer
 
 logger = logging.getLogger(__name__)
 

@@ -88,12 +88,13 @@ def _read_streamed(row: Mapping[str, Any]) -> dict[str, str]:
     try:
         return {"text": read_text(row.get("text"))}
     except ValueError:
-        _warn_of_type(type(row["text"]).__name__)
+        warn_of_type(type(row["text"]).__name__)
         return {"text": ""}
 
 
 @cache
-def _warn_of_type(name: str) -> None:
+def warn_of_type(name: str) -> None:
+    """Warn once of texts of this type, which are left out of a stream."""
     logger.warning("The stream has rows whose text is a %s: such rows are left out.", name)
 
 
@@ -120,7 +121,8 @@ def _choose_columns(rows: Any, name: str) -> Any:
     """The column of text of a data set or stream, or its tokens.
 
     Raises:
-        ValueError: it is empty, a stream that is split already, or it has no such column.
+        ValueError: it is empty, has a transform, is a stream that is split already, or has no such
+            column.
     """
     if isinstance(rows, IterableDataset) and rows._distributed is not None:
         raise ValueError(
@@ -133,6 +135,8 @@ def _choose_columns(rows: Any, name: str) -> Any:
             "the training cannot be resumed. Give shuffle a seed.",
             name,
         )
+    if isinstance(rows, Dataset) and rows.format["type"] == "custom":
+        raise ValueError(f"{name} has a transform, which is not applied: use {name}.map instead.")
     rows = rows.with_format(None)
     columns = rows.column_names
     if isinstance(rows, IterableDataset):

@@ -18,7 +18,11 @@ from modeling_condenser.files.run_folder import hash_data
 from modeling_condenser.losses import IGNORE_INDEX, bag_sizes
 from modeling_condenser.packing import is_packing, unpack
 from modeling_condenser.publishing import provenance
-from modeling_condenser.training.trainer import MODEL_FINGERPRINT, ResumableTrainer
+from modeling_condenser.training.trainer import (
+    MODEL_FINGERPRINT,
+    ResumableTrainer,
+    check_one_device,
+)
 
 from .arguments import CondenserTrainingArguments, with_objective
 from .batches import TokenBudgetBatches
@@ -71,8 +75,8 @@ class CondenserTrainer(ResumableTrainer):
         **kwargs: as for `Trainer`, but the objective has its own `data_collator`.
 
     Raises:
-        ValueError: labels are smoothed, NEFTune is on, one process sees several GPUs, or model,
-            text and arguments do not fit together.
+        ValueError: labels are smoothed, NEFTune is on, one process sees several GPUs, a stream of
+            torch has several workers, or model, text and arguments do not fit together.
     """
 
     args: CondenserTrainingArguments
@@ -106,6 +110,13 @@ class CondenserTrainer(ResumableTrainer):
         self.record: dict[str, Any] = {"objective": args.objective}
         self.batches: TokenBudgetBatches | None = None
         rows = None
+        is_torch_stream = isinstance(train_dataset, torch.utils.data.IterableDataset)
+        is_torch_stream &= not isinstance(train_dataset, IterableDataset)
+        if is_torch_stream and args.dataloader_num_workers > 1:
+            raise ValueError(
+                "train_dataset is a stream of torch, which may give each worker other rows: set "
+                "dataloader_num_workers to 1, or give an IterableDataset of `datasets`."
+            )
         if train_dataset is not None:
             rows = as_rows(train_dataset, name="train_dataset")
         tokenizer = processing_class or find_tokenizer(model)
@@ -170,9 +181,10 @@ class CondenserTrainer(ResumableTrainer):
         """The Trainer's loader of `test_dataset`, which may be text."""
         return super().get_test_dataloader(self.prepare_evaluation(test_dataset))
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """As in `Trainer`; `auto_find_batch_size` calls it for each batch that it tries."""
         self._last_entry, self._losses = None, {}
-        return super().train(*args, **kwargs)
+        return super()._inner_training_loop(*args, **kwargs)
 
     def load_data_state(self, checkpoint: Path | None, n_steps: int) -> None:
         if isinstance(self.train_dataset, BlockStream):
@@ -358,15 +370,6 @@ class CondenserTrainer(ResumableTrainer):
         settings["encoder"] = start or provenance.IN_MEMORY
         settings = {name: value for name, value in settings.items() if value is not None}
         return {**settings, **super().script_settings()}
-
-
-def check_one_device(args: TrainingArguments) -> None:
-    """Raise a ValueError if one process would train on several GPUs."""
-    if args.n_gpu > 1:
-        raise ValueError(
-            f"One process sees {args.n_gpu} GPUs, but a batch is for one: start a process for each "
-            "with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
-        )
 
 
 def _check(trainer: Any, model: Any, args: CondenserTrainingArguments) -> None:

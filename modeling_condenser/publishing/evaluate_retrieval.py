@@ -50,7 +50,7 @@ def read_collection(name: str, split: str) -> tuple[Iterable[dict], dict[str, st
     qrels: Qrels = {}
     for row in judged:
         grades = qrels.setdefault(str(row["query-id"]), {})
-        grades[str(row["corpus-id"])] = int(float(row["score"]))
+        grades[str(row["corpus-id"])] = int(float(row.get("score", 1)))  # NanoBEIR has none
     qrels = {query: grades for query, grades in qrels.items() if max(grades.values()) > 0}
     texts = dict(with_titles(asked))
     return passages, {query: texts[query] for query in qrels}, qrels

@@ -21,9 +21,11 @@ from modeling_condenser.files.models import (
     find_model_folder,
     is_checkpoint,
     quiet_loading,
+    read_contract,
+    refuse_links,
     states_encoding,
 )
-from modeling_condenser.files.run_folder import DATA, atomic_folder
+from modeling_condenser.files.run_folder import DATA, atomic_folder, checksum_file
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 
@@ -100,10 +102,14 @@ def export(**settings: Any) -> Path:
         if is_checkpoint(source):
             _write_backbone(partial, source, stages, recipe.contract)
         else:
+            refuse_links(source)
             shutil.copytree(source, partial, dirs_exist_ok=True)
             drop_code_names(partial)
         if (out / CARD_FILE).is_file():  # a person's own text in it is kept
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
+        is_same = have_equal_weights(out, partial) and read_contract(out) == read_contract(partial)
+        if is_same and (out / RESULTS_FILE).is_file():
+            shutil.copyfile(out / RESULTS_FILE, partial / RESULTS_FILE)
         if recipe.onnx:
             add_int8(partial)
         if stages and states_encoding(partial):  # no copy of a model of others
@@ -116,6 +122,15 @@ def export_encoder(checkpoint: str | Path, out: str | Path, **settings: Any) -> 
     if isinstance(settings.get("contract"), EncodingContract):
         settings["contract"] = asdict(settings["contract"])
     return export(checkpoint=checkpoint, out=out, **settings)
+
+
+def have_equal_weights(one: Path, other: Path) -> bool:
+    """Whether the folders of two encoders hold equal weights."""
+    weights = [
+        {file.name: checksum_file(file) for file in folder.glob("*.safetensors")}
+        for folder in (one, other)
+    ]
+    return weights[0] == weights[1]
 
 
 def _check_replaceable(out: Path, source: Path, stages: Sequence[Stage]) -> None:

@@ -33,6 +33,7 @@ from modeling_condenser.files.models import (
     drop_code_names,
     find_weights,
     is_checkpoint,
+    refuse_links,
 )
 from modeling_condenser.files.run_folder import MODEL_FOLDER, read_json
 from modeling_condenser.files.settings import parse_settings
@@ -136,8 +137,8 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
         )
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, recipe.name.rpartition("/")[2])
-        without = shutil.ignore_patterns(*_IGNORED, *_TRAINING_STATE)
-        shutil.copytree(source.resolve(), staging, ignore=without, copy_function=_link)
+        refuse_links(source)
+        shutil.copytree(source.resolve(), staging, ignore=_find_unneeded, copy_function=_link)
         if is_checkpoint(staging):
             _renew_code(staging)
         else:
@@ -160,6 +161,12 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
             )
         sizes = {path: file.stat().st_size for path, file in _list_files(staging).items()}
         return PushReport(sizes, (staging / CARD_FILE).read_text("utf-8"), commit)
+
+
+def _find_unneeded(folder: str, names: list[str]) -> set[str]:
+    """Names in a folder that are not published; pickled weights are not read beside others."""
+    twice = ["pytorch_model.bin"] if "model.safetensors" in names else []
+    return shutil.ignore_patterns(*_IGNORED, *_TRAINING_STATE, *twice)(folder, names)
 
 
 def _link(source: str | Path, target: str | Path) -> None:
@@ -291,7 +298,8 @@ def find_refusals(folder: Path) -> list[str]:
     for path, file in _list_files(folder).items():
         with file.open("rb") as stream:
             start = stream.read(4096)
-        if file.suffix in _PICKLES or _PICKLE_START.match(start):
+        is_named = file.suffix in _PICKLES and not file.name.startswith("openvino_model")
+        if is_named or _PICKLE_START.match(start):
             refusals.append(f"{path}: a pickle, which can execute code: save it as safetensors")
         elif b"\0" not in start:
             text = file.read_text(encoding="utf-8", errors="replace")

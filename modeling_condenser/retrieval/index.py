@@ -178,7 +178,7 @@ class Index:
         Args:
             folder: of `build`.
             model: where the encoder's folder is now, if it was moved.
-            devices: to encode on, instead of those of `build`; see `SearchSettings`.
+            devices: to encode on now, instead of those of `build`; see `SearchSettings`.
 
         Raises:
             FileNotFoundError: the folder holds no complete index, or the encoder was moved.
@@ -294,7 +294,10 @@ class Index:
         return read_json(self.folder / INDEX_FILE, {}).get("version", 0)
 
     def _write_settings(self, version: int) -> None:
-        content = {"system": self.system.text, "settings": asdict(self.settings)}
+        settings = asdict(self.settings)
+        if stored := read_json(self.folder / INDEX_FILE, {}):  # `open` may name others
+            settings["devices"] = stored["settings"]["devices"]
+        content = {"system": self.system.text, "settings": settings}
         write_json(self.folder / INDEX_FILE, {**content, "version": version})
 
     def _prepare(

@@ -15,7 +15,7 @@ from typing import Any
 
 from accelerate.utils import gather_object
 from huggingface_hub import CommitInfo, run_as_future
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy, TrainOutput
 
@@ -25,7 +25,6 @@ from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
     all_checkpoints,
     atomic_folder,
-    checksum_file,
     claim_run_folder,
     describe_machine,
     hash_data,
@@ -36,6 +35,7 @@ from modeling_condenser.files.run_folder import (
     start_run,
 )
 from modeling_condenser.publishing.card import CARD_FILE, own_text, read_card, write_card
+from modeling_condenser.publishing.export import have_equal_weights
 from modeling_condenser.publishing.provenance import (
     RESULTS_FILE,
     Stage,
@@ -81,6 +81,8 @@ class ResumableTrainer(Trainer):
         self._ended: float | None = 0.0
         self.add_callback(_SetEpoch(self))
         self.add_callback(_Resume())
+        if getattr(self.args, "enable_jit_checkpoint", False):  # which ends as if it had finished
+            raise ValueError("enable_jit_checkpoint is not supported: set save_steps instead.")
         if self.args.dataloader_persistent_workers:
             logger.warning(
                 "dataloader_persistent_workers is true: a training that is resumed has other "
@@ -141,8 +143,8 @@ class ResumableTrainer(Trainer):
             resume_from_checkpoint: by default, the run in `output_dir` is continued if it has the
                 same settings, start and data, and another one refused once it has a checkpoint or a
                 model. True or a folder continues a checkpoint of the same start and data, whatever
-                its settings (one elsewhere only until `output_dir` has a checkpoint of its own);
-                False removes the checkpoints of `output_dir` and starts again.
+                its settings (one elsewhere only until `output_dir` has a checkpoint of its own).
+                False is an error if `output_dir` has a checkpoint, which would be lost.
             **kwargs: for `Trainer.train`.
 
         Raises:
@@ -150,11 +152,6 @@ class ResumableTrainer(Trainer):
                 trainer cannot start again, or there was nothing to train on.
             FileNotFoundError: there is no complete checkpoint, but True was given.
         """
-        if resume_from_checkpoint is False and self.state.global_step:
-            raise ValueError(
-                "This trainer has trained its model already: to start again, make both anew, and "
-                "call train(resume_from_checkpoint=False)."
-            )
         self.check_processes()
         with self.args.main_process_first(desc="finding the checkpoint"):
             checkpoint = self._find_checkpoint(resume_from_checkpoint)
@@ -180,12 +177,21 @@ class ResumableTrainer(Trainer):
         return output
 
     def check_processes(self) -> None:
-        """Raise a ValueError in all processes unless they have the same start and data."""
+        """Raise a ValueError in all processes unless they have the same start, data and folder."""
         if len(set(gather_object([self.data_hash]))) > 1:
             raise ValueError(
                 "The processes have different models or data: give them the same files, each "
                 "shuffle, interleave and train_test_split a seed, and build the model after "
                 "set_seed."
+            )
+        self.accelerator.wait_for_everyone()
+        folder = Path(str(self.args.output_dir))
+        seen = [path.name for path in all_checkpoints(folder) if is_complete(path)]
+        seen += [MODEL_FOLDER] * (folder / MODEL_FOLDER).is_dir()
+        if len(set(map(tuple, gather_object([seen])))) > 1:
+            raise ValueError(
+                f"The processes see different checkpoints or models in {folder}: name a folder "
+                "that all machines share."
             )
 
     def load_data_state(self, checkpoint: Path | None, n_steps: int) -> None:
@@ -198,16 +204,15 @@ class ResumableTrainer(Trainer):
         """The checkpoint to continue; claims the folder for a run without a recipe."""
         folder = Path(str(self.args.output_dir))
         is_first = self.is_world_process_zero()
-        if resume is False and is_first:
-            for older in all_checkpoints(folder):
-                logger.warning("Starting again: removing %s.", older)
-                shutil.rmtree(older)
+        if resume is False and (own := last_checkpoint(folder)):
+            raise ValueError(
+                f"{own} would be lost: leave resume_from_checkpoint out to continue from it, or "
+                "choose another output_dir to start again."
+            )
         if not resume and self.settings is None and is_first:  # in a script
             has_result = last_checkpoint(folder) is not None or (folder / MODEL_FOLDER).is_dir()
-            claim = claim_run_folder if has_result and resume is None else start_run
+            claim = claim_run_folder if has_result else start_run
             claim(folder, self.run_settings, self.data_hash, batch=self.global_batch)
-        if resume is False:
-            return None
         if isinstance(resume, str | Path):
             checkpoint: Path | None = self._find_named(Path(resume), folder)
         else:
@@ -363,15 +368,20 @@ def _keep_card_and_results(old: Path, new: Path, data: str) -> None:
         kept, text = [], own_text(read_card(old / CARD_FILE)[1])
         if text:
             (new / CARD_FILE).write_text(text, encoding="utf-8")
-    weights = [
-        {file.name: checksum_file(file) for file in folder.glob("*.safetensors")}
-        for folder in (old, new)
-    ]
-    if weights[0] == weights[1]:
+    if have_equal_weights(old, new):
         kept.append(RESULTS_FILE)
     for name in kept:
         if (old / name).is_file():
             shutil.copyfile(old / name, new / name)
+
+
+def check_one_device(args: TrainingArguments) -> None:
+    """Raise a ValueError if one process would train on several GPUs."""
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"One process sees {args.n_gpu} GPUs, but a batch is for one: start a process for each "
+            "with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
+        )
 
 
 class _SetEpoch(TrainerCallback):

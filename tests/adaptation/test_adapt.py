@@ -148,6 +148,7 @@ def test_the_next_search_is_the_better_one_of_the_written_model():
     assert Adaptation(Path("m"), True, "hybrid", "query", verdicts).system == "m"
     half = Adaptation(Path("m"), True, "hybrid", "query", verdicts, "bfloat16")
     assert half.system == "m,dtype=bfloat16"
+    assert Adaptation(Path("m"), False, "alone", "query", verdicts).system == "m"
     assert Adaptation(Path("m"), False, "hybrid", "query", verdicts).system == "hybrid:m,fusion=0.5"
     with_comma = Adaptation(Path("m, 1"), False, "hybrid", "query", verdicts).system
     assert parse_system(json.loads(with_comma)).model == "hybrid:m, 1"

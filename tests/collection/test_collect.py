@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -19,6 +20,7 @@ from modeling_condenser.collection.collect import collect
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.files.models import MODULES_CONFIG_FILE
+from modeling_condenser.files.run_folder import folder_lock
 from modeling_condenser.pretraining.corpus import load_documents
 from tests.encoding.making import change_json, save_modules
 
@@ -257,6 +259,16 @@ def test_a_quote_counts_beside_an_id_of_the_label_or_the_name_of_a_table(tmp_pat
     labels = write_text("\n".join(["question,passage,file,id", *rows]), "labels.csv")
     collect(sources=[table, other, numbered], out=tmp_path / "out", labels=labels)
     assert relevant(tmp_path / "out") == {"what": {"faq.csv#a2"}, "price": {"faq.csv#a1"}}
+
+
+def test_the_file_of_a_label_decides_where_its_quote_is(tmp_path, write_text):
+    page = write_text("# One\n\nIt is red.\n\n# Two\n\nIt is free. It is blue.\n", "a.md")
+    table = write_text("id,text\na1,It is free.\n", "faq.csv")  # all of which is the quote
+    rows = ["part,It is free.,a.md,", "own,It is blue.,a.md,1", "whole,It is free.,faq.csv,"]
+    labels = write_text("\n".join(["question,passage,file,id", *rows]), "labels.csv")
+    collect(sources=[page, table], out=tmp_path / "out", labels=labels)
+    expected = {"part": {"a.md#2"}, "own": {"a.md#2"}, "whole": {"faq.csv#a1"}}
+    assert relevant(tmp_path / "out") == expected
 
 
 def test_labels_may_lack_their_last_fields_as_excel_writes_them(tmp_path, write_text):
@@ -503,6 +515,32 @@ def test_thai_and_khmer_passages_end_at_blanks(blank, tmp_path):
         assert set(row["text"].split(blank)) <= {*phrases, ""}, row["text"]
 
 
+def test_a_second_call_waits_for_the_first(tmp_path, write_text):
+    page, out = write_text("It is free.", "a.txt"), tmp_path / "out"
+    with ThreadPoolExecutor(1) as pool:
+        with folder_lock(out):
+            second = pool.submit(collect, sources=[page], out=out)
+            with pytest.raises(TimeoutError):
+                second.result(timeout=1)
+            assert not out.exists()
+        assert second.result().passages == 1
+
+
+def test_names_that_are_not_utf8_and_closed_folders_are_kept_apart_and_named(
+    tmp_path, monkeypatch, caplog
+):
+    folder = tmp_path / "in"
+    (folder / "closed").mkdir(parents=True)
+    for name in ("Größe.txt", "Grüße.txt"):
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name.encode("cp1252"))).write_text(name)
+    may_read = os.access
+    monkeypatch.setattr(os, "access", lambda p, *a: p.name != "closed" and may_read(p, *a))
+    done = collect(sources=[folder], out=tmp_path / "out")
+    assert {row["file"] for row in rows_of(tmp_path / "out")} == {"in/Größe.txt", "in/Grüße.txt"}
+    assert done.unread == {"in/closed": "permission to read the folder is missing"}
+    assert "in/closed: permission to read" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -565,10 +603,10 @@ def test_a_file_gives_its_title_without_endings(tmp_path):
     assert [row["title"] for row in rows_of(tmp_path / "out")] == ["my notes"]
 
 
-def test_names_that_are_no_unicode_are_collected(tmp_path):
+def test_names_that_are_not_utf8_are_read_as_those_of_windows(tmp_path):
     folder = tmp_path / os.fsdecode(b"in-caf\xe9")
     folder.mkdir()
     (folder / os.fsdecode(b"\xe9.txt")).write_text("Bread.")
     collect(sources=folder, out=tmp_path / "out")
-    assert [row["_id"] for row in rows_of(tmp_path / "out")] == ["in-caf\ufffd/\ufffd.txt#1"]
+    assert [row["_id"] for row in rows_of(tmp_path / "out")] == ["in-café/é.txt#1"]
     assert [*load_documents(str(folder))["text"]] == ["Bread."]

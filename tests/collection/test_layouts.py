@@ -295,6 +295,17 @@ def test_row_numbers_of_dpr_do_not_make_its_dev_questions_those_of_the_test(tmp_
     assert dev is not None and list(dev.queries.values()) == ["who came second"]
 
 
+def test_of_many_dev_queries_a_part_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr("modeling_condenser.collection.load._MOST_DEV", 1)
+    folder = write(tmp_path / "c", BEIR)
+    judged = "".join(f"{query}\tp1\t1\n" for query in ("q1", "q2"))
+    (folder / "qrels" / "dev.jsonl").unlink()
+    (folder / "qrels" / "dev.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    drawn = [load_dev(folder, judged="test") for _ in range(2)]
+    assert drawn[0] is not None and drawn[1] is not None
+    assert len(drawn[0].qrels) == 1 and drawn[0].queries == drawn[1].queries
+
+
 def test_malformed_dev_queries_are_warned_of_and_missing_ones_are_not(tmp_path, caplog):
     folder = write(tmp_path / "c", BEIR)
     (folder / "qrels" / "dev.jsonl").unlink()

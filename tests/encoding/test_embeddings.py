@@ -152,7 +152,7 @@ def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, t
     assert all_bytes(shared) == all_bytes(alone)
     assert shared.record["devices"] == ["cpu", "cpu"]
     retriever.folder = tmp_path / "absent"  # which the worker cannot open
-    with pytest.raises(FileNotFoundError, match="absent"):
+    with pytest.raises(RuntimeError, match=r"on cpu \(1\) failed"):
         encode_collection(retriever, PASSAGES, tmp_path / "3", shard_size=9, devices=["cpu", "cpu"])
 
 

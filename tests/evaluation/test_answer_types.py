@@ -47,10 +47,10 @@ def test_groups_are_in_order_and_leave_out_what_has_none():
     groups = group_queries(questions, is_english=True)
     assert list(groups["answer type"].items()) == [("description", ["q2"]), ("human", ["q0", "q3"])]
     queries = {str(n): " ".join(["word"] * n) for n in (13, 1, 4, 5, 8, 9, 12, 40)}
-    spaced = {**queries, "spaced": "  two \t words\n"}
+    spaced = {**queries, "spaced": "  two \t words\n", "ja": "東京の天気"}
     assert group_queries(spaced, is_english=True)["query length"] == {
         "1-4 words": ["1", "4", "spaced"],
-        "5-8 words": ["5", "8"],
+        "5-8 words": ["5", "8", "ja"],
         "9-12 words": ["9", "12"],
         "13 words or more": ["13", "40"],
     }

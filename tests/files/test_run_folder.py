@@ -46,6 +46,7 @@ def test_a_run_resumes_with_the_same_settings_but_for_those_that_do_not_change_i
     (tmp_path / "checkpoint-1").mkdir()
     before = contents(tmp_path)
     free = {"save_steps": 7, "dataloader_num_workers": 4, "output_dir": "moved/elsewhere"}
+    free |= {"activation_checkpointing": True, "gradient_checkpointing": True, "use_cpu": True}
     changed = {**SETTINGS, **free}
     claim_run_folder(tmp_path, changed, "a")
     claim_run_folder(tmp_path, {**changed, "eval_steps": 5, "ddp_timeout": 7200}, "a")
@@ -53,6 +54,23 @@ def test_a_run_resumes_with_the_same_settings_but_for_those_that_do_not_change_i
     with pytest.raises(ValueError, match="another run .encoder: 'bert' then, 'not set' now, s"):
         claim_run_folder(tmp_path, {**changed, "seed": 3}, "a")
     assert contents(tmp_path) == before
+
+
+def test_a_run_belongs_to_its_number_of_processes_unless_its_batch_is_compared(
+    tmp_path, monkeypatch
+):
+    for batch in (None, 8):
+        folder = tmp_path / str(batch)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        claim_run_folder(folder, SETTINGS, "a", batch=batch)
+        (folder / "checkpoint-1").mkdir()
+        claim_run_folder(folder, SETTINGS, "a", batch=batch)
+        monkeypatch.delenv("WORLD_SIZE")
+        if batch is None:
+            with pytest.raises(ValueError, match="another run .processes: 2 then, 1 now"):
+                claim_run_folder(folder, SETTINGS, "a")
+        else:
+            claim_run_folder(folder, SETTINGS, "a", batch=batch)
 
 
 def test_evaluations_that_choose_the_model_do_not_change(tmp_path):

@@ -97,6 +97,15 @@ def test_one_hub_data_set_is_read_by_configuration_split_and_revision(monkeypatc
     assert asked == [(("owner/name", "triplet"), {"split": "dev", "revision": "abc"})]
     with pytest.raises(FileNotFoundError, match="There is no file 'owner/name'"):
         read(["owner/name", "owner/other"])
+    with pytest.raises(ValueError, match="columns is a list, which is for files"):
+        read("owner/name", columns=["query", "positive"])
+
+
+def test_settings_of_a_hub_data_set_are_refused_for_files(write_jsonl):
+    file = write_jsonl(TEXT_ROWS)
+    for setting in ({"split": "dev"}, {"data_name": "triplet"}):
+        with pytest.raises(ValueError, match="is of files: leave out split and data_name"):
+            read(file, **setting)
 
 
 def make(row: dict[str, Any], **settings: Any) -> Any:

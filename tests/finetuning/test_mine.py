@@ -202,11 +202,11 @@ def test_random_negatives_are_a_sample_of_those_that_pass_nested_and_seeded(mine
     assert n_sampled > 2
 
 
-def make_cross_encoder(folder: Path, encoder: Path, *, n_labels: int = 1) -> Path:
+def make_cross_encoder(folder: Path, encoder: Path, *, n_labels: int = 1, seed: int = 0) -> Path:
     """A tiny random cross-encoder whose scores differ."""
     config = BertConfig.from_pretrained(encoder, num_labels=n_labels, initializer_range=0.3)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         BertForSequenceClassification(config).save_pretrained(folder)
     AutoTokenizer.from_pretrained(encoder).save_pretrained(folder)
     return folder
@@ -256,6 +256,9 @@ def test_a_cross_encoder_scores_and_drops_by_its_probabilities(
             expected = [scores[query, passage] for passage in passages]
             assert line[f"{side}_teacher_scores"] == pytest.approx(expected, abs=1e-4)
     assert record_of(file)["dropped"]["cross_encoder"] == n_dropped > 5
+    make_cross_encoder(folder, bert_folder, seed=1)  # another model in its place
+    with pytest.raises(ValueError, match="holds another run .model or data: "):
+        mine_into(**settings, negative_below=threshold)
 
 
 def test_scores_are_logits_whatever_is_applied_to_them_and_other_models_are_refused(

@@ -11,7 +11,7 @@ from modeling_condenser.collection import rows as row_reading
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.pretraining.corpus import Source, load_documents, load_some, open_stream
 from modeling_condenser.pretraining.data import BlockBuilder, build_blocks
-from modeling_condenser.pretraining.rows import as_rows
+from modeling_condenser.pretraining.rows import as_rows, warn_of_type
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
 FILES = ["c.txt", "c.jsonl", "c.v1.jsonl.gz", "c.csv", "c.parquet"]
@@ -195,7 +195,7 @@ def test_a_stream_has_the_column_that_is_named_also_beside_another_text(name, tm
         open_stream(Source(file, text_column="bod", streaming=True))
 
 
-def test_files_are_streamed_as_they_are_stored(tmp_path):
+def test_files_are_streamed_as_they_are_stored(tmp_path, caplog):
     (tmp_path / "a.jsonl").write_text(
         '{"meta": 1}\n{"text": "Half of \\ud83d a character."}\n'
         '{"text": "2024-01-01", "other": [1]}\n'
@@ -206,6 +206,13 @@ def test_files_are_streamed_as_they_are_stored(tmp_path):
     rows = [row["text"] for row in as_rows(stream, name="corpus")]
     assert rows == load_documents(f"{tmp_path}/*")["text"][:]
     assert rows == ["Half of \ufffd a character.", "2024-01-01", "NA", "null", "The end."]
+    (tmp_path / "odd.jsonl").write_text('{"text": "A."}\n{"text": ["a", "b"]}\n{"text": "B."}\n')
+    warn_of_type.cache_clear()
+    odd = Source(f"{tmp_path}/odd.jsonl", streaming=True)  # which must not end a training
+    assert [row["text"] for row in as_rows(open_stream(odd), name="corpus")] == ["A.", "B."]
+    assert "rows whose text is a list: such rows are left out" in caplog.text
+    warn_of_type.cache_clear()
+    (tmp_path / "odd.jsonl").unlink()
     (tmp_path / "zz_infos.json").write_text('{"version": 1}\n')
     with pytest.raises(ValueError, match="zz_infos.json has no column 'text'"):
         open_stream(Source(f"{tmp_path}/*", streaming=True))

@@ -90,23 +90,17 @@ def test_a_run_is_continued_by_other_processes_only_with_the_batch_of_its_steps(
     assert counts[0] == counts[1]
 
 
-def test_the_same_run_is_continued_and_false_starts_again(make, tmp_path):
+def test_the_same_run_is_continued_and_false_loses_no_checkpoint(make, tmp_path):
     first = make()
     first.train()
     finished = make()
     assert finished.train().global_step == 2
     assert_same(finished.model.state_dict(), first.model.state_dict(), 0)
-    make(name="elsewhere", max_steps=1, learning_rate=0.05).train()
-    make(max_steps=1, learning_rate=0.05).train(resume_from_checkpoint=False)
-    assert [folder.name for folder in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-1"]
-    again, expected = (
-        (tmp_path / run / "checkpoint-1/model.safetensors").read_bytes()
-        for run in ("run", "elsewhere")
-    )
-    assert again == expected
-    make(max_steps=1, learning_rate=0.05).train()  # the folder now belongs to this run
-    with pytest.raises(ValueError, match="has trained its model already: .* make both anew"):
-        first.train(resume_from_checkpoint=False)
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="checkpoint-2 would be lost: leave resume_from_checkpoi"):
+        make(max_steps=1, learning_rate=0.05).train(resume_from_checkpoint=False)
+    assert contents(tmp_path) == before
+    assert make(name="new").train(resume_from_checkpoint=False).global_step == 2
 
 
 def test_a_run_that_begins_at_the_checkpoint_of_another_is_continued_in_its_own_folder(

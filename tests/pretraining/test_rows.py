@@ -102,6 +102,8 @@ def test_streams_of_every_kind_give_one_training(make_trainer, texts, tmp_path, 
         trainings.append(losses_of(make_trainer(stream, name=str(number))))
     assert trainings == [trainings[0]] * 6 and len(trainings[0]) == 3
     assert "again until max_steps" not in caplog.text  # three batches are a part of the texts
+    with pytest.raises(ValueError, match="stream of torch, which may give each worker other rows"):
+        make_trainer(LineStream(texts[:50]), name="workers", dataloader_num_workers=2)
 
 
 def test_a_row_of_another_type_does_not_end_a_stream_and_half_a_character_no_training(
@@ -157,7 +159,7 @@ def test_documents_that_were_tokenized_before_are_cut_into_blocks_of_all_of_them
     [
         ({}, {"max_steps": -1}, "is a stream, .* set max_steps"),
         ({}, {"ignore_data_skip": True}, "ignore_data_skip is true"),
-        ({}, {"train_sampling_strategy": "batch_rebalance"}, "blocks of a stream are shuffled"),
+        ({}, {"train_sampling_strategy": "sequential"}, "blocks of a stream are shuffled"),
         ({"rename_column": ("text", "body")}, {}, "its columns are body.*rename_column"),
         ({"take": (0,)}, {}, "train_dataset is empty"),
     ],

@@ -215,6 +215,13 @@ def test_processes_with_different_data_are_refused_before_anything_is_written(
     monkeypatch.setattr(trainer_module, "gather_object", lambda own: [*own, "of another process"])
     with pytest.raises(ValueError, match="different models or data: .* a seed"):
         trainer.train()
+
+    def gather_from_another_machine(own: list[Any]) -> list[Any]:
+        return [*own, own[0] if isinstance(own[0], str) else ["checkpoint-1"]]
+
+    monkeypatch.setattr(trainer_module, "gather_object", gather_from_another_machine)
+    with pytest.raises(ValueError, match="different checkpoints or models in .* machines share"):
+        trainer.train()
     assert not any((tmp_path / "run").glob("*"))
 
 
@@ -252,11 +259,12 @@ def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, mon
         ("neftune_noise_alpha is 5.0", {}, {"neftune_noise_alpha": 5.0}),
         ("dispatch_batches is true", {}, {"accelerator_config": {"dispatch_batches": True}}),
         (
-            "strategy is batch_rebalance, but tokens_per_batch",
+            "strategy is sequential, but tokens_per_batch",
             {},
-            {"train_sampling_strategy": "batch_rebalance", "tokens_per_batch": 512},
+            {"train_sampling_strategy": "sequential", "tokens_per_batch": 512},
         ),
-        ("is group_by_length, .* take batch_", {}, {"train_sampling_strategy": "group_by_length"}),
+        ("is group_by_length, whose", {}, {"train_sampling_strategy": "group_by_length"}),
+        ("enable_jit_checkpoint is not", {}, {"enable_jit_checkpoint": True}),
     ):
         options = {"model": model, "train_dataset": ["The river left."], **options}
         with pytest.raises(ValueError, match=message):
@@ -278,6 +286,12 @@ def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, mon
     monkeypatch.undo()
     arguments(tmp_path, tokens_per_batch=512, per_device_train_batch_size=4)
     assert "per_device_train_batch_size (4) has no effect" in caplog.text
+    changed = Dataset.from_dict({"text": ["a"]}).with_transform(lambda rows: rows)
+    with pytest.raises(ValueError, match="train_dataset has a transform, which is not applied"):
+        CondenserTrainer(model, arguments(tmp_path / "run"), train_dataset=changed)
+    derived = type("Mine", (TrainingArguments,), {})(str(tmp_path / "run"))
+    with pytest.raises(ValueError, match="is a Mine: derive it from CondenserTrainingArguments"):
+        CondenserTrainer(model, derived, train_dataset=["The river."])
     nothing = {"data_collator": None, "model_init": None}
     CondenserTrainer(model, arguments(tmp_path / "run"), train_dataset=["The river."], **nothing)
 
@@ -306,6 +320,9 @@ def test_ict_trains_the_shared_weights_unless_they_are_frozen(tmp_path, bert_fol
         assert words.requires_grad == is_trained
         of_head = [weight for weight in model.lm_head.parameters() if weight is not words]
         assert of_head and not any(weight.requires_grad for weight in of_head)
+        of_head[0].requires_grad_(False)
+        prepare_model(model, find_tokenizer(model), arguments(tmp_path, objective="mlm"))
+        assert all(weight.requires_grad for weight in of_head)
 
 
 def test_text_of_which_nothing_can_be_masked_stops_at_the_first_step(make_trainer):

@@ -122,14 +122,10 @@ def test_a_data_set_of_the_hub_may_have_its_judgements_beside_it(
 
 @pytest.mark.slow
 def test_configurations_of_a_data_set_are_read(exported, texts, tmp_path, start):
-    """As MTEB has them; ids may be numbers, and a split may have the other of its two names."""
+    """As NanoBEIR has them, without scores; ids may be numbers, and a split has its other name."""
     folder = tmp_path / "set"
     folder.mkdir()
-    judgements = [
-        {"query-id": i, "corpus-id": 100 + i + j, "score": 2 - j}
-        for i in range(10)
-        for j in range(3)
-    ]
+    judgements = [{"query-id": i, "corpus-id": 100 + i + j} for i in range(10) for j in range(3)]
     tables: dict[str, list[dict[str, Any]]] = {
         "corpus": [{"id": 100 + i, "text": texts[i]} for i in range(40)],
         "queries": [{"id": i, "text": texts[i][:30]} for i in range(10)],

@@ -89,14 +89,15 @@ def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(exported, 
 def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(
     bert_run, tmp_path, monkeypatch
 ):
-    for similarity in ("cosine", "dot"):
-        out = export(checkpoint=bert_run, out=tmp_path / "out", contract={"similarity": similarity})
-    (out / "evaluation_results.json").write_text("[]")  # of the encoder that is replaced
+    out = tmp_path / "out"
+    for similarity, is_kept in (("cosine", False), ("dot", False), ("dot", True)):
+        export(checkpoint=bert_run, out=out, contract={"similarity": similarity})
+        assert (out / "evaluation_results.json").exists() == is_kept
+        (out / "evaluation_results.json").write_text("[]")
     card = out / "README.md"
     card.write_text(f"{card.read_text()}\nMy own words.\n")
     export(checkpoint=bert_run, out=out)
     assert "My own words." in card.read_text()
-    assert not (out / "evaluation_results.json").exists()
     (out / "NOTICE").write_text("mine")
 
     def work(*_: Any) -> None:

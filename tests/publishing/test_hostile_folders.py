@@ -18,9 +18,10 @@ from modeling_condenser.analysis.readiness import measure_model
 from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.files.models import refuse_links
 from modeling_condenser.publishing import evaluate_retrieval
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.publishing.push import check_publishable
+from modeling_condenser.publishing.push import check_publishable, push
 from modeling_condenser.retrieval.systems import parse_system
 from tests.encoding.making import change_json
 
@@ -78,6 +79,17 @@ def name_kernels(folder: Path, marker: Path) -> None:
     change_json(folder / "config.json", **dict.fromkeys(names, "evil/kernel"))
 
 
+def name_kernels_for_the_transformer(folder: Path, marker: Path) -> None:
+    arguments = {"attn_implementation": "evil/kernel", "allow_all_kernels": True}
+    change_json(folder / "sentence_bert_config.json", model_args=arguments)
+
+
+def allow_kernels_of_a_nested_module(folder: Path, marker: Path) -> None:
+    nested = folder / "query_Router" / "query_0_Transformer"
+    nested.mkdir(parents=True)
+    (nested / "config.json").write_text('{"use_kernels": true}')
+
+
 def write_template(folder: Path, marker: Path) -> None:
     call = f"{{{{ cycler.__init__.__globals__.os.system('touch {marker}') }}}}"
     change_json(folder / "tokenizer_config.json", chat_template=call)
@@ -111,6 +123,8 @@ HOSTILE: dict[Callable[[Path, Path], None], str] = {
     name_modules: "evil.Evil, which is code of others",
     pickle_weights: "The weights of",
     name_kernels: "which is code on the Hub",
+    name_kernels_for_the_transformer: "which is code on the Hub",
+    allow_kernels_of_a_nested_module: "which is code on the Hub",
     write_template: "expected a Transformer for text only",
     name_adapter: "holds an adapter",
     name_activation: "The weights of",
@@ -158,13 +172,35 @@ def test_no_code_of_a_folder_is_executed(spoil, exported, bert_run, tmp_path, mo
 
 
 def test_a_folder_that_names_code_of_others_is_refused(exported, tmp_path):
-    for spoil in (name_kernels, name_modules):
+    for spoil in (
+        name_kernels,
+        name_kernels_for_the_transformer,
+        allow_kernels_of_a_nested_module,
+        name_modules,
+    ):
         folder = tmp_path / "folders" / spoil.__name__
         spoil(folder, make_folder(exported, folder))
         with pytest.raises(ValueError, match=HOSTILE[spoil]):
             Retriever(folder)
     with pytest.raises(ValueError, match="_attn_implementation_internal: 'evil/kernel', which is"):
         CondenserForPreTraining.from_encoder(str(tmp_path / "folders" / "name_kernels"))
+
+
+def test_modules_and_links_that_lead_out_of_a_folder_are_refused(exported, tmp_path):
+    private = tmp_path / "id_ed25519"
+    private.write_text("private")
+    folder = tmp_path / "folders" / "linked"
+    make_folder(exported, folder)
+    (folder / "inside.txt").symlink_to(folder / "README.md")
+    refuse_links(folder)
+    (folder / "notes.txt").symlink_to(private)
+    with pytest.raises(ValueError, match="notes.txt is a link to .*id_ed25519, whose content"):
+        push(folder=folder, name="owner/linked", license="mit", dry_run=True)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "../other"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ValueError, match="names ../other, a folder elsewhere"):
+        Retriever(folder)
 
 
 def test_a_checkpoint_with_other_code_is_not_opened_by_a_push(bert_run, tmp_path):

@@ -175,6 +175,12 @@ def test_a_model_whose_transformer_has_a_folder_is_pushed(folder):
     assert "0_Transformer/model.safetensors" in report.sizes and ", 32 numbers |" in report.card
 
 
+def test_pickled_weights_beside_others_are_left_out(folder):
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({}))
+    report = push(folder=folder, name=NAME, license="mit", dry_run=True)
+    assert report.sizes.keys() == contents(folder).keys() - {"pytorch_model.bin"}
+
+
 def test_a_process_that_dies_without_a_word_is_an_error(folder, monkeypatch):
     killed = SimpleNamespace(returncode=-9, stdout="", stderr="")
     monkeypatch.setattr("subprocess.run", lambda *_, **__: killed)
@@ -267,6 +273,7 @@ def test_pickles_and_tokens_are_found_and_ordinary_text_is_accepted(tmp_path, mo
     monkeypatch.setenv("HF_TOKEN", "no-usual-token-at-all")
     files = {
         "args.bin": (b"x", "a pickle"),
+        "openvino_model.bin": (b"x", None),
         "weights.dat": (weights.getvalue(), "a pickle"),
         "x.txt": (pickle.dumps({"a": 1}), "a pickle"),
         "arrays.npz": (numbers.getvalue(), None),
