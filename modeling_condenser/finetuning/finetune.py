@@ -53,6 +53,7 @@ _NOT_SUPPORTED = {  # arguments of sentence-transformers, and what serves instea
     "false negatives are masked.",
     "router_mapping": "queries and passages are told apart by the columns of the data.",
     "neftune_noise_alpha": "leave it out.",
+    "enable_jit_checkpoint": "set save_steps.",  # a killed training would end as if finished
     "metric_for_best_model": f"{MEASURE} on dev queries chooses the best weights.",
 }
 _METRIC = f"eval_{MEASURE}"  # as the log names it

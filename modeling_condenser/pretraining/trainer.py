@@ -379,6 +379,8 @@ def _check(trainer: Any, model: Any, args: CondenserTrainingArguments) -> None:
             f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer would drop "
             "all losses but the late one: set it to 0."
         )
+    if getattr(args, "enable_jit_checkpoint", False):  # a killed training would end as if finished
+        raise ValueError("enable_jit_checkpoint is not supported: set save_steps instead.")
     if args.neftune_noise_alpha is not None:
         raise ValueError(
             f"neftune_noise_alpha is {args.neftune_noise_alpha}, but the noise of NEFTune depends "

@@ -81,8 +81,6 @@ class ResumableTrainer(Trainer):
         self._ended: float | None = 0.0
         self.add_callback(_SetEpoch(self))
         self.add_callback(_Resume())
-        if getattr(self.args, "enable_jit_checkpoint", False):  # which ends as if it had finished
-            raise ValueError("enable_jit_checkpoint is not supported: set save_steps instead.")
         if self.args.dataloader_persistent_workers:
             logger.warning(
                 "dataloader_persistent_workers is true: a training that is resumed has other "
