@@ -148,6 +148,7 @@ def collect(**settings: Any) -> Collected:
     columns = (*recipe.text_column, *TEXT_COLUMNS)
     reader = DocumentReader(columns, recipe.title_column, recipe.id_column, recipe.encoding)
     with folder_lock(target), atomic_folder(target) as folder:
+        _check(recipe, target)  # again, as another call may have ended meanwhile
         documents = _without_shared_text(reader.read(files), folder / "documents.jsonl", done)
         with (folder / CORPUS_FILE).open("w", encoding="utf-8") as corpus:
             written = _write_passages(corpus, documents, cut, done)

@@ -103,7 +103,7 @@ def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[
             is_read = path.is_file() or not _is_open(path)
             if is_hidden or not is_read or not left_out.isdisjoint((path, *path.parents)):
                 continue
-            name = _decode("/".join((root.name, *parts)))
+            name = "/".join(map(_decode, (root.name, *parts)))
             if files.setdefault(name, path) != path:
                 raise ValueError(
                     f"{files[name]} and {path} would have the same name in the collection: give "

@@ -426,8 +426,8 @@ def _start(work: Callable[..., None], *arguments: Any) -> subprocess.Popen[bytes
     Not by multiprocessing, which would run the caller's script again.
     """
     process = subprocess.Popen(
-        [sys.executable, "-c", _CALL],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, "-P", "-c", _CALL],  # without the working folder, which has other files
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
         stdin=subprocess.PIPE,
     )
     assert process.stdin

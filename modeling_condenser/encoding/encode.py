@@ -85,7 +85,6 @@ def write_table(embeddings: Embeddings, folder: str | Path, *, passages: Dataset
         The files, `data-00000-of-00003.parquet` and so on, in the order of the passages.
     """
     folder, dimension = Path(folder), embeddings.dimension
-    _check_table_folder(folder)
     # Arrow maps vectors, ids and texts into memory.
     shards = [pa.array(block.ravel()) for block in embeddings.blocks()]
     vectors = [pa.FixedSizeListArray.from_arrays(shard, dimension) for shard in shards]
@@ -96,6 +95,7 @@ def write_table(embeddings: Embeddings, folder: str | Path, *, passages: Dataset
     size = max(_BYTES_A_TABLE // (4 * dimension), 1)
     firsts = range(0, table.num_rows, size)
     with folder_lock(folder), atomic_folder(folder) as partial:
+        _check_table_folder(folder)
         for i, first in enumerate(bar(firsts, "table", unit="file")):
             file = partial / f"data-{i:05d}-of-{len(firsts):05d}.parquet"
             part = table.slice(first, size)

@@ -83,11 +83,25 @@ def find_model_folder(model: str | Path, **hub: Any) -> Path:
         if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):
             folder = fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS, **hub)
     refuse_modules(folder)
-    for file in folder.rglob("*config.json"):  # of nested modules, too
+    for file in _find_configs(folder):
         if isinstance(config := read_json(file, {}), Mapping):
             refuse_kernels(config, file)
     refuse_adapter(folder)
     return folder
+
+
+def _find_configs(folder: Path) -> Iterator[Path]:
+    """Find the configurations that a model is opened with, those of nested modules among them.
+
+    Raises:
+        ValueError: a folder in it is a link, whose files would not be found.
+    """
+    inside = folder.rglob("*") if (folder / MODULES_FILE).is_file() else folder.glob("*")
+    for path in inside:
+        if path.is_symlink() and path.is_dir():
+            raise ValueError(f"{path} is a link to a folder: put the folder itself in its place.")
+        if path.name == CONFIG_FILE or path.match("sentence_*_config.json"):
+            yield path
 
 
 def refuse_kernels(config: Mapping[str, Any], source: str | Path) -> None:
@@ -134,21 +148,26 @@ def refuse_modules(folder: Path) -> None:
                 f"{folder / MODULES_FILE} names {module['type']}, which is code of others: it is "
                 "not executed. Use sentence-transformers itself, with trust_remote_code."
             )
-        if Path(module["path"]).is_absolute() or ".." in Path(module["path"]).parts:
+        if not (folder / module["path"]).resolve().is_relative_to(folder.resolve()):
             raise ValueError(f"{folder / MODULES_FILE} names {module['path']}, a folder elsewhere.")
 
 
-def refuse_links(folder: Path) -> None:
+def refuse_links(folder: Path, *, inside: Path | None = None) -> None:
     """Raise a ValueError if files of a folder to copy are links to files elsewhere.
 
-    A cloned repository may hold links to private files. Weights, and the cache of the Hub, whose
-    files are links to its folder `blobs`, are not meant.
+    A cloned repository may hold links to private files. Weights in safetensors, and the cache of
+    the Hub, whose files are links into folders `blobs`, are not meant.
+
+    Args:
+        folder: to copy.
+        inside: where links may lead; by default the folder.
     """
-    inside = folder.resolve()
+    allowed = (inside or folder).resolve()
     for file in folder.rglob("*"):
         target = file.resolve()
-        is_inside = target.is_relative_to(inside) or target.parent.name == "blobs"
-        if file.is_symlink() and not is_inside and file.suffix != ".safetensors":
+        is_of_hub = "blobs" in [parent.name for parent in [*target.parents][:2]]
+        is_allowed = target.is_relative_to(allowed) or target.suffix == ".safetensors"
+        if file.is_symlink() and not is_allowed and not is_of_hub:
             raise ValueError(
                 f"{file} is a link to {target}, whose content would be copied and perhaps "
                 "published: replace the link by the file, or remove it."

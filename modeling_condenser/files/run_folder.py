@@ -183,7 +183,7 @@ def check_run_folder(
 
     Raises:
         ValueError: the folder holds other files, or results of a run with other settings, data,
-            batch or, without a batch, number of processes.
+            batch or, without a batch, number of processes that trained.
     """
     if not (folder / RECIPE_FILE).is_file():
         _check_new(folder)
@@ -226,8 +226,9 @@ def _find_changes(
     stored = record.get(DATA)
     if data is not None and stored not in (None, data):
         changed.append(f"model or data: {stored[:12]} then, {data[:12]} now")
-    processes = record.get(PROCESSES)
-    if data is not None and batch is None and processes not in (None, _count_processes()):
+    processes, is_continued = record.get(PROCESSES), last_checkpoint(folder) is not None
+    is_continued &= data is not None and not (folder / MODEL_FOLDER).is_dir()
+    if is_continued and batch is None and processes not in (None, _count_processes()):
         changed.append(f"processes: {processes} then, {_count_processes()} now")
     stored_batch = record.get(BATCH)
     if batch is not None and stored_batch not in (None, batch):

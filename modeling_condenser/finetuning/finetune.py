@@ -109,7 +109,6 @@ def finetune(**settings: Any) -> Path:
         saving |= {"load_best_model_at_end": True, "metric_for_best_model": _METRIC}
 
     def make_trainer(recipe: FinetuningRecipe, arguments: Any) -> RetrieverTrainer:
-        check_one_device(arguments)
         encoder = open_trainable(recipe.encoder, **recipe.contract_changes)
         if recipe.similarity is None:
             similarity = recipe.loss_similarity
@@ -290,6 +289,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
 
         If no checkpoint ranks them better, the start's weights are taken.
         """
+        check_one_device(self.args)
         output = super().train(*args, **kwargs)
         if self.dev is None:
             return output

@@ -35,6 +35,7 @@ from .provenance import (
     PROVENANCE_FILE,
     RESULTS_FILE,
     Stage,
+    add_results_of,
     read_start,
     write_provenance,
 )
@@ -107,9 +108,8 @@ def export(**settings: Any) -> Path:
             drop_code_names(partial)
         if (out / CARD_FILE).is_file():  # a person's own text in it is kept
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
-        is_same = have_equal_weights(out, partial) and read_contract(out) == read_contract(partial)
-        if is_same and (out / RESULTS_FILE).is_file():
-            shutil.copyfile(out / RESULTS_FILE, partial / RESULTS_FILE)
+        if have_equal_weights(out, partial) and read_contract(out) == read_contract(partial):
+            add_results_of(out, partial)
         if recipe.onnx:
             add_int8(partial)
         if stages and states_encoding(partial):  # no copy of a model of others

@@ -137,8 +137,8 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
         )
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, recipe.name.rpartition("/")[2])
-        refuse_links(source)
         shutil.copytree(source.resolve(), staging, ignore=_find_unneeded, copy_function=_link)
+        refuse_links(staging, inside=source)
         if is_checkpoint(staging):
             _renew_code(staging)
         else:

@@ -295,7 +295,8 @@ class Index:
 
     def _write_settings(self, version: int) -> None:
         settings = asdict(self.settings)
-        if stored := read_json(self.folder / INDEX_FILE, {}):  # `open` may name others
+        stored = read_json(self.folder / INDEX_FILE, {})
+        if stored.get("version"):  # `open` may name others
             settings["devices"] = stored["settings"]["devices"]
         content = {"system": self.system.text, "settings": settings}
         write_json(self.folder / INDEX_FILE, {**content, "version": version})

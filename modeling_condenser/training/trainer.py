@@ -142,7 +142,8 @@ class ResumableTrainer(Trainer):
                 same settings, start and data, and another one refused once it has a checkpoint or a
                 model. True or a folder continues a checkpoint of the same start and data, whatever
                 its settings (one elsewhere only until `output_dir` has a checkpoint of its own).
-                False is an error if `output_dir` has a checkpoint, which would be lost.
+                False is an error if `output_dir` has a checkpoint, which would be lost, or the
+                model of another run.
             **kwargs: for `Trainer.train`.
 
         Raises:
@@ -150,6 +151,11 @@ class ResumableTrainer(Trainer):
                 trainer cannot start again, or there was nothing to train on.
             FileNotFoundError: there is no complete checkpoint, but True was given.
         """
+        if resume_from_checkpoint is False and self.state.global_step:
+            raise ValueError(
+                "This trainer has trained its model already: to start again, make both anew, with "
+                "another output_dir."
+            )
         self.check_processes()
         with self.args.main_process_first(desc="finding the checkpoint"):
             checkpoint = self._find_checkpoint(resume_from_checkpoint)

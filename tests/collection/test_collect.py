@@ -531,12 +531,15 @@ def test_names_that_are_not_utf8_and_closed_folders_are_kept_apart_and_named(
 ):
     folder = tmp_path / "in"
     (folder / "closed").mkdir(parents=True)
+    (folder / "Übersicht").mkdir()
     for name in ("Größe.txt", "Grüße.txt"):
-        Path(os.fsdecode(os.fsencode(folder) + b"/" + name.encode("cp1252"))).write_text(name)
+        place = os.fsencode(folder / "Übersicht") + b"/" + name.encode("cp1252")
+        Path(os.fsdecode(place)).write_text(name)
     may_read = os.access
     monkeypatch.setattr(os, "access", lambda p, *a: p.name != "closed" and may_read(p, *a))
     done = collect(sources=[folder], out=tmp_path / "out")
-    assert {row["file"] for row in rows_of(tmp_path / "out")} == {"in/Größe.txt", "in/Grüße.txt"}
+    expected = {"in/Übersicht/Größe.txt", "in/Übersicht/Grüße.txt"}
+    assert {row["file"] for row in rows_of(tmp_path / "out")} == expected
     assert done.unread == {"in/closed": "permission to read the folder is missing"}
     assert "in/closed: permission to read" in caplog.text
 

@@ -63,14 +63,14 @@ def test_a_run_belongs_to_its_number_of_processes_unless_its_batch_is_compared(
         folder = tmp_path / str(batch)
         monkeypatch.setenv("WORLD_SIZE", "2")
         claim_run_folder(folder, SETTINGS, "a", batch=batch)
-        (folder / "checkpoint-1").mkdir()
+        make_checkpoint(folder, 1)
         claim_run_folder(folder, SETTINGS, "a", batch=batch)
         monkeypatch.delenv("WORLD_SIZE")
         if batch is None:
             with pytest.raises(ValueError, match="another run .processes: 2 then, 1 now"):
                 claim_run_folder(folder, SETTINGS, "a")
-        else:
-            claim_run_folder(folder, SETTINGS, "a", batch=batch)
+            (folder / "model").mkdir()  # it is finished
+        claim_run_folder(folder, SETTINGS, "a", batch=batch)
 
 
 def test_evaluations_that_choose_the_model_do_not_change(tmp_path):

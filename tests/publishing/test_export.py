@@ -22,7 +22,13 @@ from modeling_condenser.files.models import EncodingContract, find_model_folder
 from modeling_condenser.files.run_folder import DATA
 from modeling_condenser.publishing.card import PLACEHOLDER, write_card
 from modeling_condenser.publishing.export import export
-from modeling_condenser.publishing.provenance import read_provenance, write_provenance
+from modeling_condenser.publishing.provenance import (
+    EvaluationResult,
+    add_result,
+    read_provenance,
+    read_results,
+    write_provenance,
+)
 from modeling_condenser.publishing.push import push
 from tests.encoding.making import change_json
 from tests.publishing.loopback_hub import contents
@@ -92,8 +98,8 @@ def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(
     out = tmp_path / "out"
     for similarity, is_kept in (("cosine", False), ("dot", False), ("dot", True)):
         export(checkpoint=bert_run, out=out, contract={"similarity": similarity})
-        assert (out / "evaluation_results.json").exists() == is_kept
-        (out / "evaluation_results.json").write_text("[]")
+        assert bool(read_results(out)) == is_kept
+        add_result(out, EvaluationResult("set", "test", 100, 5, {"MRR@10": 0.5}))
     card = out / "README.md"
     card.write_text(f"{card.read_text()}\nMy own words.\n")
     export(checkpoint=bert_run, out=out)

@@ -192,7 +192,19 @@ def test_modules_and_links_that_lead_out_of_a_folder_are_refused(exported, tmp_p
     folder = tmp_path / "folders" / "linked"
     make_folder(exported, folder)
     (folder / "inside.txt").symlink_to(folder / "README.md")
+    blobs = tmp_path / "hub" / "models--owner--name" / "blobs"
+    shared = tmp_path / "hub" / "blobs" / "ab"  # of all models of the cache
+    for name, place in (("vocab.txt", blobs), ("spm.model", shared)):
+        place.mkdir(parents=True)
+        (place / "1234").write_text("tokens")
+        (folder / name).symlink_to(place / "1234")
     refuse_links(folder)
+    (folder / "fake.safetensors").symlink_to(private)
+    with pytest.raises(ValueError, match="fake.safetensors is a link to .*id_ed25519"):
+        refuse_links(folder)
+    (folder / "fake.safetensors").unlink()
+    (folder / "optimizer.pt").symlink_to(private)  # which no push sends
+    push(folder=folder, name="owner/linked", license="mit", dry_run=True)
     (folder / "notes.txt").symlink_to(private)
     with pytest.raises(ValueError, match="notes.txt is a link to .*id_ed25519, whose content"):
         push(folder=folder, name="owner/linked", license="mit", dry_run=True)
@@ -200,6 +212,11 @@ def test_modules_and_links_that_lead_out_of_a_folder_are_refused(exported, tmp_p
     modules[0]["path"] = "../other"
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ValueError, match="names ../other, a folder elsewhere"):
+        Retriever(folder)
+    modules[0]["path"] = ""
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "query_Router").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="query_Router is a link to a folder"):
         Retriever(folder)
 
 
