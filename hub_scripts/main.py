@@ -329,6 +329,9 @@ def main(words: list[str] | None = None) -> int:
     """
     verb, rest = _parse(words)
     _configure_logging()
+    if words is None:
+        for stream in (sys.stdin, sys.stdout):  # of Windows, if they are files
+            getattr(stream, "reconfigure", lambda **_: None)(encoding="utf-8")
     if words is None and not sys.stderr.isatty():
         os.environ.setdefault("TQDM_MININTERVAL", "10")  # seconds, in a log file
     # Blocks are built in several processes, each of which tokenizes with one thread.

@@ -280,6 +280,8 @@ def attend(
         shape = (*kv_states.shape[:-1], -1, query.shape[-1])
         parts = keys_and_values(module) or ()
         key, value = (part(kv_states).view(shape).transpose(1, 2) for part in parts)
+    if (n_shared := query.shape[1] // key.shape[1]) > 1:  # grouped-query attention
+        key, value = (part.repeat_interleave(n_shared, dim=1) for part in (key, value))
     attention = cpu_attention if query.device.type == "cpu" else cuda_attention
     output = attention(
         *(query[0], key[0], value[0], cu_seq_lens_q, cu_seq_lens_k),
@@ -348,7 +350,8 @@ def _flash(
     """
     size = query.shape[-1]
     scale = size**-0.5 if scale is None else scale
-    query, key, value = (F.pad(part, (0, -size % 8)) for part in (query, key, value))
+    if size % 8:
+        query, key, value = (F.pad(part, (0, -size % 8)) for part in (query, key, value))
     width = None if window is None else window - 1
     output, *_ = torch.ops.aten._flash_attention_forward(
         *(query, key, value, query_starts.int(), key_starts.int(), longest, longest),
@@ -372,19 +375,24 @@ def attend_nested(
     scale: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Attention where flash attention is not: float32, and older GPUs. Padded if it is local."""
-    options: Any = {"dropout_p": rate, "scale": scale}
-    if window is not None:
-        return _attend_padded(query, key, value, key_starts, longest, window, options)
+    """Attention where flash attention is not: float32, and older GPUs.
+
+    It is padded if it is local; if it drops weights, because the kernel of nested tensors drops
+    others in its backward pass (pytorch issue 115590); and in bfloat16, where there is no kernel.
+    """
+    if window is not None or rate or query.dtype == torch.bfloat16:
+        bounds = (query_starts, key_starts, longest)
+        return _attend_padded(query, key, value, *bounds, rate, scale, window)
 
     def nest(packed: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        # Blocks without rows need no kernel; 0 would rule out all that are fast.
-        lengths: Any = {"min_seqlen": 1, "max_seqlen": longest}
+        # Blocks without rows need no kernel; 0 would rule out all that are fast. The kernel refuses
+        # more rows in a block than there are.
+        lengths: Any = {"min_seqlen": 1, "max_seqlen": min(longest, len(packed))}
         nested = torch.nested.nested_tensor_from_jagged(packed, starts.long(), **lengths)
         return nested.transpose(1, 2)
 
     output = F.scaled_dot_product_attention(
-        nest(query, query_starts), nest(key, key_starts), nest(value, key_starts), **options
+        nest(query, query_starts), nest(key, key_starts), nest(value, key_starts), scale=scale
     )
     return output.transpose(1, 2).values()
 
@@ -393,28 +401,38 @@ def _attend_padded(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    starts: torch.Tensor,
+    query_starts: torch.Tensor,
+    key_starts: torch.Tensor,
     longest: int,
-    window: int,
-    options: dict[str, Any],
+    rate: float,
+    scale: float | None,
+    window: int | None,
 ) -> torch.Tensor:
-    """Local attention of all blocks in one call, padded for this call only; (N, heads, D)."""
-    n_blocks, n_rows = len(starts) - 1, len(query)
-    block = block_of_rows(starts, n_rows)
-    places = block * longest + torch.arange(n_rows, device=query.device) - starts.long()[block]
+    """Attention of all blocks in one call, padded for this call only; (N, heads, D)."""
+    n_blocks, device = len(key_starts) - 1, query.device
 
-    def pad(packed: torch.Tensor) -> torch.Tensor:
+    def place(packed: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        block = block_of_rows(starts, len(packed))
+        return block * longest + torch.arange(len(packed), device=device) - starts.long()[block]
+
+    def pad(packed: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         padded = packed.new_zeros(n_blocks * longest, *packed.shape[1:])
         padded = padded.index_copy(0, places, packed)
         return padded.unflatten(0, (n_blocks, longest)).transpose(1, 2)
 
-    position = torch.arange(longest, device=query.device)
-    is_seen = (position < starts.diff()[:, None])[:, None, None]  # (B, 1, 1, keys)
-    near = _window(longest, window, query.device)
+    of_queries, of_keys = place(query, query_starts), place(key, key_starts)
+    position = torch.arange(longest, device=device)
+    is_seen = (position < key_starts.diff()[:, None])[:, None, None]  # (B, 1, 1, keys)
+    if window is not None:
+        is_seen = is_seen & _window(longest, window, device)
     # Rows of padding see themselves, because each row must see something.
-    is_seen = is_seen & near | near.new_ones(longest).diag()
-    output = F.scaled_dot_product_attention(pad(query), pad(key), pad(value), is_seen, **options)
-    return output.transpose(1, 2).flatten(0, 1)[places]
+    is_seen = is_seen | is_seen.new_ones(longest).diag()
+    output = F.scaled_dot_product_attention(
+        *(pad(query, of_queries), pad(key, of_keys), pad(value, of_keys)),
+        *(is_seen, rate),
+        scale=scale,
+    )
+    return output.transpose(1, 2).flatten(0, 1)[of_queries]
 
 
 def _window(length: int, width: int, device: torch.device) -> torch.Tensor:

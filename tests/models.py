@@ -1,5 +1,6 @@
 """Models of the tests, and what a model gives for a batch."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,11 +16,14 @@ def make_model(
     model_class: Any = CondenserForPreTraining,
     *,
     n_layers: int = LAYERS,
+    changes: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Any:
     """A model without dropout, with biases and norms away from 0 and 1."""
     torch.manual_seed(1)
-    encoder_config = BACKBONES[name].config(positions=40, num_hidden_layers=n_layers)
+    encoder_config = BACKBONES[name].config(
+        positions=40, num_hidden_layers=n_layers, **(changes or {})
+    )
     config = CondenserConfig(encoder_config=encoder_config, **settings)
     model = model_class(config)
     with torch.no_grad():

@@ -105,6 +105,15 @@ def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(
     assert_same(losses_and_gradients(model, packed), expected)
 
 
+@pytest.mark.usefixtures("attention")
+def test_heads_may_share_their_keys():
+    model = make_model("EuroBERT", changes={"num_key_value_heads": 1})
+    batch = BACKBONES["EuroBERT"].batch(6, 40)
+    expected = losses_and_gradients(model, batch)
+    use_packing(model)
+    assert_same(losses_and_gradients(model, pack(batch)), expected)
+
+
 @pytest.mark.parametrize(
     ("name", "n_layers", "skip_from", "omits"),
     [
@@ -193,27 +202,54 @@ def test_local_attention_in_half_precision_is_one_operator_without_padding_or_ma
     assert seen.size <= 3 * 16_392 * 24  # heads of 20 are filled to 24
 
 
+@pytest.mark.parametrize("is_narrowed", [False, True])
 @pytest.mark.parametrize("window", [None, 5])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_older_gpus_and_float32_have_kernels_that_need_no_ampere(monkeypatch, dtype, window):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_older_gpus_and_float32_have_kernels_that_need_no_ampere(
+    monkeypatch, dtype, window, is_narrowed
+):
     monkeypatch.setattr(packing, "_has_flash", lambda: False)
-    attend, shortest = F.scaled_dot_product_attention, []
+    attend, limits = F.scaled_dot_product_attention, []
 
     def note(query: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
         if query.is_nested:
-            shortest.append(query._get_min_seqlen())
+            limits.append((query._get_min_seqlen(), query._get_max_seqlen()))
         return attend(query, *rest, **options)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", note)
     torch.manual_seed(0)
     starts = torch.tensor([0, 7, 7, 20], dtype=torch.int32)
     rows = [torch.randn(2, 20, 8, dtype=dtype) for _ in range(3)]
+    of_queries = starts
+    if is_narrowed and window is None:  # local layers keep all queries
+        of_queries = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
+        rows[0] = rows[0][:, :5]
     options: Any = {"longest": 13, "rate": 0.0, "scale": None, "window": window}
-    found = packing.cuda_attention(*rows, starts, starts, **options)
-    expected = cpu_kernels.cpu_attention(*rows, starts, starts, **options)
+    found = packing.cuda_attention(*rows, of_queries, starts, **options)
+    expected = cpu_kernels.cpu_attention(*rows, of_queries, starts, **options)
     torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
-    # Torch has fused kernels only where the shortest block is stated to have rows.
-    assert shortest == ([1] if window is None else [])
+    # Torch has fused kernels only where the shortest block is stated to have rows, and refuses a
+    # longest one with more rows than there are.
+    is_nested = window is None and dtype != torch.bfloat16
+    assert limits == ([(1, min(13, len(found)))] if is_nested else [])
+
+
+@pytest.mark.parametrize("n_queries", [20, 5])
+def test_dropout_without_flash_attention_has_one_mask_in_both_passes(monkeypatch, n_queries):
+    """The output is linear in the values: <output, g> is <values, gradient of the values>."""
+    monkeypatch.setattr(packing, "_has_flash", lambda: False)
+    torch.manual_seed(0)
+    starts = torch.tensor([0, 7, 7, 20], dtype=torch.int32)
+    of_queries = starts if n_queries == 20 else torch.tensor([0, 2, 2, 5], dtype=torch.int32)
+    query, key = torch.randn(2, n_queries, 8), torch.randn(2, 20, 8)
+    value = torch.randn(2, 20, 8, requires_grad=True)
+    options: Any = {"longest": 13, "scale": None, "window": None}
+    output = packing.cuda_attention(query, key, value, of_queries, starts, rate=0.5, **options)
+    plain = packing.cuda_attention(query, key, value, of_queries, starts, rate=0.0, **options)
+    assert not torch.allclose(output, plain)
+    weight = torch.randn_like(output)
+    output.backward(weight)
+    torch.testing.assert_close((output * weight).sum(), (value * value.grad).sum())
 
 
 @pytest.mark.gpu

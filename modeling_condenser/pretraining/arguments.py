@@ -71,6 +71,7 @@ class CondenserTrainingArguments(TrainingArguments):
     removal_probability: float = 0.9
     dataloader_pin_memory: bool = field(default_factory=torch.cuda.is_available)
     ddp_find_unused_parameters: bool | None = False  # all trained weights have a gradient
+    ddp_broadcast_buffers: bool | None = False  # they are constants, such as positions
 
     def __post_init__(self) -> None:
         if not torch.accelerator.is_available():

@@ -149,7 +149,8 @@ class ContrastiveTrainer(CondenserTrainer):
         with torch.no_grad():  # by the wrapped model
             for chunk in chunks:
                 random_states.append(RandContext(chunk.rows))
-                parts.append(_vectors(model(**chunk.inputs, vectors_only=True)))
+                # A copy, because a graph of CUDA writes the next ones to the same place.
+                parts.append(_vectors(model(**chunk.inputs, vectors_only=True)).clone())
         vectors = put_back(parts, chunks).requires_grad_()  # (S, H)
         term = self._contrast_all(vectors)
         (cache,) = torch.autograd.grad(term, vectors)

@@ -52,7 +52,7 @@ def test_ranked_passages_are_measured_as_by_this_project():
     assert theirs == pytest.approx(ours.means, abs=1e-12)
     assert all(0 < value < 1 for value in theirs.values())
     assert tuple(compute(**rows)) == DEFAULT_MEASURES
-    for name in ("NCDG@10", "R", "MRR@0"):
+    for name in ("NCDG@10", "R", "MRR@0", "P(cutoff=0)"):
         with pytest.raises(ValueError, match=f"unknown measure '{name}': expected"):
             compute(**rows, measures=[name])
     with pytest.raises(ValueError, match="predictions has two rows of one query"):
