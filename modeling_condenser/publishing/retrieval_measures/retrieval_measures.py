@@ -99,9 +99,8 @@ def _parse(name: str) -> ir_measures.Measure:
         is_known = ir_measures.DefaultPipeline.supports(measure)
     except (AssertionError, NameError, ValueError):
         is_known = False
-    if not is_known or re.search(
-        r"[=@]0\b(?!\.)", name
-    ):  # a cut-off of 0 ends the process in trec_eval's code
+    # A cut-off of 0 ends the process in trec_eval's code.
+    if not is_known or re.search(r"[=@]0\b(?!\.)", name):
         raise ValueError(
             f"unknown measure {name!r}: expected one that README.md lists, with a cut-off if it "
             "needs one, as in MRR@10"
