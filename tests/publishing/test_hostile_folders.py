@@ -81,7 +81,7 @@ def name_kernels(folder: Path, marker: Path) -> None:
 
 def name_kernels_for_the_transformer(folder: Path, marker: Path) -> None:
     arguments = {"attn_implementation": "evil/kernel", "allow_all_kernels": True}
-    change_json(folder / "sentence_bert_config.json", model_args=arguments)
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"model_args": arguments}))
 
 
 def allow_kernels_of_a_nested_module(folder: Path, marker: Path) -> None:
