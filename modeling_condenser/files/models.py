@@ -138,10 +138,7 @@ def refuse_adapter(folder: Path) -> None:
 
 
 def refuse_modules(folder: Path) -> None:
-    """Raise a ValueError if a model has modules that are not sentence-transformers' own.
-
-    So do modules outside of its folder.
-    """
+    """Raise a ValueError if modules are not sentence-transformers' own, or in another folder."""
     for module in read_json(folder / MODULES_FILE, []):
         if not module["type"].startswith("sentence_transformers."):
             raise ValueError(
