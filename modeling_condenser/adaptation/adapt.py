@@ -41,8 +41,10 @@ from modeling_condenser.files.models import (
     QUERY_FOLDER,
     Dtype,
     EncodingContract,
+    find_model_folder,
     read_contract,
     refuse_links,
+    states_encoding,
 )
 from modeling_condenser.files.run_folder import (
     MODEL_FOLDER,
@@ -188,6 +190,11 @@ def _count_questions(collection: Collection) -> int:
 
 def open_start(recipe: AdaptationRecipe) -> Retriever:
     """Open the retriever to adapt; a ValueError if it cannot be adapted."""
+    if not states_encoding(find_model_folder(recipe.model)):
+        raise ValueError(
+            f"{recipe.model} does not state how its vectors are made: adapt a model of "
+            "sentence-transformers, or an export of this package."
+        )
     start = Retriever(recipe.model, dtype=recipe.dtype)
     if start.contract.similarity != "cosine":
         raise ValueError(

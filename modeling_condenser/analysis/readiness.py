@@ -84,7 +84,7 @@ def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
     first = encode_first(sample.matches["query"][:])
     values["alignment"] = alignment(first, retriever.encode_passages(sample.matches))
     values["uniformity"] = uniformity(retriever.encode_passages(sample.texts))
-    if sample.small is not None:
+    if sample.small is not None and retriever.contract.similarity != "euclidean":
         for measure, mean in measure_in_memory(retriever, sample.small).means.items():
             values[f"zero_shot_{measure}"] = mean
     values["seconds"] = round(time.perf_counter() - started, 2)

@@ -10,7 +10,7 @@ import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +40,7 @@ from modeling_condenser.retrieval.systems import (
     parse_systems,
 )
 
-from .measures import check_measures, evaluate_run
+from .measures import check_measures, default_measures, evaluate_run
 from .report import Report, SystemResult, write_report
 
 INDEX_SETTINGS = ("index", "search_parameters")  # that a run depends on
@@ -64,7 +64,8 @@ class EvaluationRecipe:
         split: of the queries and judgements.
         baseline: a further system to compare the others with; by default the first system.
         measures: such as MRR@10; the first one is the main measure of the report. By default
-            MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for a collection with answers only.
+            MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for a collection with answers only;
+            of these, those that `depth` allows.
         depth: passages to retrieve for each query; by default as many as the measures need, and at
             least 100.
         embeddings: folder of the encoder's vectors of these passages, such as `condenser encode` or
@@ -100,8 +101,11 @@ class EvaluationRecipe:
                     f"measures needs {deepest} passages for each query, and depth is {self.depth}: "
                     "leave depth out."
                 )
-        if self.task != "retrieval" and (self.depth or self.embeddings):
-            raise ValueError(f"depth and embeddings are for retrieval, and not for {self.task}.")
+        if self.task != "retrieval":
+            usual = {field.name: field.default for field in fields(self)}
+            for name in ("split", "depth", "embeddings"):
+                if getattr(self, name) != usual[name]:
+                    raise ValueError(f"{name} is for retrieval, and not for {self.task}.")
 
     @property
     def run_depth(self) -> int:
@@ -131,7 +135,8 @@ def evaluate(**settings: Any) -> Report:
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
     recipe, search = parse_settings(settings, EvaluationRecipe, SearchSettings)
-    systems = parse_systems(filter(None, [recipe.baseline, *recipe.systems]), search)
+    baseline = [] if recipe.baseline is None else [recipe.baseline]
+    systems = parse_systems([*baseline, *recipe.systems], search)
     encoders = {
         (system.encoder.model, *system.encoder.without(*_OF_QUERIES).settings.items())
         for system in systems
@@ -147,9 +152,15 @@ def evaluate(**settings: Any) -> Report:
 
         named = [parse_system(system) for system in recipe.systems]
         exports = find_exports([system for system in systems if system in named], recipe.task)
+    if recipe.task != "retrieval" and not search.is_exact:
+        raise ValueError(f"index and search_parameters are for retrieval, not for {recipe.task}.")
     out, collection = Path(recipe.output_dir), None
     if recipe.task == "retrieval":
         collection = load_reported(recipe.collection, split=recipe.split)
+        if recipe.measures is None:
+            qrels, answers = collection.qrels, collection.answers
+            usual = default_measures(qrels, answers, depth=recipe.run_depth)
+            recipe = replace(recipe, measures=usual)
         name, split = collection.name, recipe.split
         folder = out / as_folder(name) / as_folder(split)
         dev = None
@@ -163,7 +174,7 @@ def evaluate(**settings: Any) -> Report:
         from .similarity import measure_similarity, read_items
 
         name, split = Path(recipe.collection).stem, recipe.task.replace("_", " ")
-        folder = out / as_folder(name)
+        folder = out / as_folder(name) / recipe.task
         items = read_items(recipe.collection, recipe.task)
         results = []
         for system in systems:

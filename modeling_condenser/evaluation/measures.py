@@ -135,6 +135,25 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
     return measures
 
 
+def default_measures(
+    qrels: Qrels, answers: Mapping[str, Sequence[str]] | None, *, depth: int | None = None
+) -> list[str]:
+    """MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 where there are only answers.
+
+    Those deeper than `depth` are left out; a ValueError if none is left.
+    """
+    names = DEFAULT_MEASURES if qrels or not answers else DEFAULT_ANSWER_MEASURES
+    cutoffs = {name: int(name.partition("@")[2]) for name in names}
+    if depth is None:
+        return list(names)
+    if not (kept := [name for name, cutoff in cutoffs.items() if cutoff <= depth]):
+        raise ValueError(
+            f"depth is {depth}, too few passages for {', '.join(names)}: name other measures, such "
+            f"as R@{depth}, or leave depth out."
+        )
+    return kept
+
+
 def evaluate_run(
     qrels: Qrels,
     run: Run,
@@ -161,7 +180,7 @@ def evaluate_run(
         ValueError: an unknown measure, or no query that can be measured.
     """
     if measures is None:
-        measures = DEFAULT_MEASURES if qrels or not answers else DEFAULT_ANSWER_MEASURES
+        measures = default_measures(qrels, answers)
     parsed, answers = check_measures(measures), answers or {}
     hits = {name: m for name, m in parsed.items() if name.startswith("Hit")}
     graded = {name: m for name, m in parsed.items() if name not in hits}
@@ -186,7 +205,8 @@ def evaluate_run(
         raise ValueError("None of the judged queries has a relevant passage or an answer.")
     depth = max(map(len, rankings.values()))
     deeper = [name for name, measure in parsed.items() if measure.params.get("cutoff", 0) > depth]
-    if deeper:
+    # A complete run of a small collection lacks at most the query itself.
+    if deeper and (passages is None or depth < len(passages) - 1):
         logger.warning("The run has %d passages a query, too few for %s.", depth, ", ".join(deeper))
     if n_empty := sum(not ranking for ranking in rankings.values()):
         logger.warning("%d of %d queries have no results, and count as 0.", n_empty, len(rankings))

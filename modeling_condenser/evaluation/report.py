@@ -7,6 +7,7 @@ Queries are grouped by length, and by the type of the answer that they ask for: 
 classes of Li & Roth (2002), "Learning Question Classifiers", which rules find.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,7 +100,8 @@ class Report:
         rows = {}
         for system, means in self.means.items():
             for measure, mean in means.items():
-                low, high = self.content["results"][measure][system]["interval"] or (None, None)
+                interval = self.content["results"][measure][system]["interval"]
+                low, high = interval or (math.nan, math.nan)
                 row = {"mean": mean, "low": low, "high": high}
                 if c := self.comparisons.get((system, measure)):
                     row |= {"difference": c.difference, "p": c.p_adjusted, "mark": c.mark}
@@ -178,7 +180,7 @@ def write_report(
             table.to_csv(file, sep="\t", index_label="query_id")
     environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     source = Path(__file__).with_name("report.md.jinja").read_text(encoding="utf-8")
-    facts = {"marks": MARKS, "n_resamples": N_RESAMPLES}
+    facts = {"marks": MARKS, "n_resamples": N_RESAMPLES, "least_queries": _LEAST_QUERIES}
     text = environment.from_string(source).render(content, **facts)
     with atomic_file(folder / REPORT_FILE) as file:
         file.write(text.encode())

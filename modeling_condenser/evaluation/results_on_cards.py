@@ -106,6 +106,6 @@ def _publish(system: System, model: str) -> str:
     place = system.encoder.model
     if place == model:
         return system.rename(PLACEHOLDER).text
-    if Path(place).exists():  # which a reader of the card does not have
+    if system.kind != "bm25" and Path(place).exists():  # which a reader of the card does not have
         return system.rename(f"PATH/TO/{base_name(place)}").text
     return system.text

@@ -351,6 +351,9 @@ def _collection_examples(
         if recipe.is_distilled:
             others = line["negative_teacher_scores"]
             scores = [*line["positive_teacher_scores"], *(others[place] for place in kept)]
+        if not collection.queries[query_id].strip():
+            left_out[_BLANK] += 1
+            continue
         columns["query"].append(contract.query(collection.queries[query_id]))
         columns["positives"].append(index.rows(positives))
         columns["negatives"].append(rows[kept])

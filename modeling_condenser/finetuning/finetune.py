@@ -53,6 +53,8 @@ _NOT_SUPPORTED = {  # arguments of sentence-transformers, and what serves instea
     "false negatives are masked.",
     "router_mapping": "queries and passages are told apart by the columns of the data.",
     "neftune_noise_alpha": "leave it out.",
+    "auto_find_batch_size": "set mini_batch_size, which saves memory.",
+    "train_sampling_strategy": "set order.",
     "enable_jit_checkpoint": "set save_steps.",  # a killed training would end as if finished
     "metric_for_best_model": f"{MEASURE} on dev queries chooses the best weights.",
 }
@@ -174,7 +176,8 @@ def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
 def open_trainable(name: str, *, dtype: Dtype = "float32", **contract: Any) -> Retriever:
     """Load an encoder to fine-tune; `contract` are fields of `EncodingContract`.
 
-    The model is reduced to transformer and pooling: the losses normalise vectors themselves.
+    The model is reduced to transformer and pooling: the losses normalise vectors themselves. If its
+    files normalise vectors and say dot, it compares by the cosine.
     """
     folder = find_model_folder(name)
     if is_checkpoint(folder):
@@ -192,6 +195,8 @@ def open_trainable(name: str, *, dtype: Dtype = "float32", **contract: Any) -> R
             "and possibly Normalize (an adapted model cannot be trained or adapted again)."
         )
     freeze_pooler(modules[0].model)
+    if kinds[2:] and not contract.get("similarity") and encoder.contract.similarity == "dot":
+        encoder.contract = replace(encoder.contract, similarity="cosine")
     del encoder.model[2:]
     return encoder
 
@@ -244,7 +249,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         *,
         dev: Collection | None = None,
     ):
-        self.encoder, self.start, self.dev = encoder, recipe.encoder, dev
+        self.encoder, self.dev = encoder, dev
         self.stages_before = read_start(encoder.folder)
         self.record = {
             "objective": recipe.objective,
@@ -293,7 +298,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         output = super().train(*args, **kwargs)
         if self.dev is None:
             return output
-        start = open_trainable(self.start, **asdict(self.encoder.contract))
+        start = open_trainable(str(self.encoder.folder), **asdict(self.encoder.contract))
         asked = f"{len(self.dev.queries)} dev queries and {len(self.dev.passages):,} passages"
         if self.state.best_global_step is None:
             self.encoder.model.load_state_dict(start.model.state_dict())

@@ -155,7 +155,7 @@ def find_false_negatives(
     """
     columns, first = [_hash_texts(column) for column in features], 0
     n_queries, n_passages = len(columns[0]), len(columns) - 1
-    numbers = None if labels is None else labels[:, :n_passages]
+    numbers = None if labels is None else labels[:, :n_passages].contiguous()  # for NCCL
     if is_gathered:
         columns, first = [all_gather(column) for column in columns], get_rank() * n_queries
         numbers = None if numbers is None else all_gather(numbers)

@@ -35,8 +35,8 @@ Qrels = dict[str, dict[str, int]]  # query id -> passage id -> grade
 def read_collection(name: str, split: str) -> tuple[Iterable[dict], dict[str, str], Qrels]:
     """Passages, and the queries of a split that have a relevant passage, with their judgements."""
     if corpus := find_files(name, "corpus.jsonl*"):
-        passages = map(json.loads, open_text(corpus[0]))
-        asked = map(json.loads, open_text(find_files(name, "queries.jsonl*")[0]))
+        passages = read_rows(corpus[0])
+        asked = read_rows(find_files(name, "queries.jsonl*")[0])
         files = find_files(name, "qrels/*.tsv*") or find_files(
             name.rstrip("/\\") + "-qrels", "*.tsv*"
         )
@@ -52,7 +52,7 @@ def read_collection(name: str, split: str) -> tuple[Iterable[dict], dict[str, st
         grades = qrels.setdefault(str(row["query-id"]), {})
         grades[str(row["corpus-id"])] = int(float(row.get("score", 1)))  # NanoBEIR has none
     qrels = {query: grades for query, grades in qrels.items() if max(grades.values()) > 0}
-    texts = dict(with_titles(asked))
+    texts = {id_of(row): row["text"] or "" for row in asked}
     return passages, {query: texts[query] for query in qrels}, qrels
 
 
@@ -65,7 +65,15 @@ def find_files(name: str, pattern: str) -> list[Path]:
 
 def open_text(file: Path) -> Iterable[str]:
     opener: Any = gzip.open if file.suffix == ".gz" else open
-    return opener(file, "rt", encoding="utf-8")
+    return opener(file, "rt", encoding="utf-8-sig")
+
+
+def read_rows(file: Path) -> Iterator[dict]:
+    return map(json.loads, filter(str.strip, open_text(file)))
+
+
+def id_of(row: Mapping[str, Any]) -> str:
+    return str(row["_id"] if "_id" in row else row["id"])
 
 
 def choose(by_split: Mapping[str, Any], split: str, name_of_only: str = "") -> Any:
@@ -79,7 +87,7 @@ def with_titles(rows: Iterable[dict], separator: str = " ") -> Iterator[tuple[st
     """Ids and texts, with the titles that passages may have."""
     for row in rows:
         title = f"{row['title']}{separator}" if row.get("title") else ""
-        yield str(row["_id"] if "_id" in row else row["id"]), f"{title}{row['text'] or ''}"
+        yield id_of(row), f"{title}{row['text'] or ''}"
 
 
 def search(

@@ -196,15 +196,20 @@ DEFAULT = FUSIONS["0.5"]
 def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
     """Choose the fusion with the highest nDCG@10 on judged queries; the first if several tie.
 
-    Fewer than `FEWEST_QUERIES` say too little: the choice is then the default.
+    Fewer than `FEWEST_QUERIES` with a relevant passage say too little: the choice is then the
+    default.
     """
-    if len(qrels) < FEWEST_QUERIES:
-        logger.info("%d dev queries are too few to choose by: %s", len(qrels), DEFAULT)
+    n_queries = sum(max(grades.values(), default=0) > 0 for grades in qrels.values())
+    if n_queries < FEWEST_QUERIES:
+        logger.info("%d dev queries are too few to choose by: %s", n_queries, DEFAULT)
         return DEFAULT
     figures = {}
     for fusion in FUSIONS.values():
-        run = drop_own_passages(fusion.fuse(bm25_run, dense_run), qrels)
+        run = {  # ranks as scores, because ir-measures breaks ties in another way
+            query: {passage: -rank for rank, (passage, _) in enumerate(rank_passages(scores))}
+            for query, scores in drop_own_passages(fusion.fuse(bm25_run, dense_run), qrels).items()
+        }
         figures[fusion] = ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10]
     best = max(figures, key=lambda fusion: figures[fusion])
-    logger.info("Chosen on %d dev queries: %s, nDCG@10 %.3f", len(qrels), best, figures[best])
+    logger.info("Chosen on %d dev queries: %s, nDCG@10 %.3f", n_queries, best, figures[best])
     return best

@@ -117,7 +117,8 @@ def run_training(
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
     is_timed = not {"save_steps", "save_strategy"} & settings.keys()
-    is_timed &= not settings.get("load_best_model_at_end")
+    # Who trains with a ranking of dev queries by default saves for it, and by time.
+    is_timed &= "load_best_model_at_end" in defaults or not settings.get("load_best_model_at_end")
     defaults = {"logging_steps": 1 / _LOG_ENTRIES, **defaults}
     if is_timed:
         defaults = {"save_steps": _NEVER, "save_total_limit": 2, **defaults}

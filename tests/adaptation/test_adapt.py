@@ -260,7 +260,11 @@ def test_judgements_of_a_query_in_two_splits_are_put_together(judged):
 
 def test_models_that_cannot_be_adapted_are_refused(bert_folder, judged, adapted, tmp_path):
     dot = save_modules(tmp_path / "m", bert_folder, lambda n: [Pooling(n, pooling_mode="mean")])
-    for model, message in ((dot, "compares by dot"), (adapted[1].model, "is adapted already")):
+    for model, message in (
+        (dot, "compares by dot"),
+        (adapted[1].model, "is adapted already"),
+        (bert_folder, "does not state how its vectors are made"),
+    ):
         with pytest.raises(ValueError, match=message):
             adapt(**settings(model, judged, tmp_path / "out"))
 

@@ -111,7 +111,7 @@ def test_a_run_is_used_again_only_for_the_same_search(collection, tmp_path, monk
     qrels.write_text(qrels.read_text().replace("\t1\n", "\t0\n", 1))
     assert find(measures=["P@5"]).unanswerable == ("q40",) and not opened
     # Another depth is another file; another system or other passages replace the run.
-    find(depth=5)
+    assert "R@100" not in find(depth=50).means
     assert opened == ["bm25"]
     run_file = write_run({"q41": {"p41": 2.0}}, tmp_path / "theirs.trec", tag="x")
     assert find(f"{run_file},name=bm25").means["MRR@10"] == 1 / 19
@@ -221,6 +221,10 @@ def test_the_first_numbers_of_vectors_are_searched(bert_run, collection, tmp_pat
     [
         ({"systems": []}, "name at least one system"),
         ({"systems": ["bm25"], "depth": 0}, "depth is 0, expected at least 1"),
+        ({"systems": ["bm25"], "depth": 5}, "too few passages for MRR@10, nDCG@10, R@100"),
+        ({"systems": ["bm25"], "baseline": ""}, "names no system"),
+        ({"systems": ["m"], "task": "triplets", "index": "SQ8"}, "index .* are for retrieval"),
+        ({"systems": ["m"], "task": "triplets", "split": "dev"}, "split is for retrieval"),
         ({"systems": ["bm25"], "measures": ["NCDG@10"]}, "'NCDG@10' is not a measure"),
         ({"systems": ["bm25"], "measures": []}, "measures is empty"),
         ({"systems": ["bm25"], "measures": ["R@9"], "depth": 8}, "needs 9 passages .* depth is 8"),
@@ -253,7 +257,7 @@ def test_graded_pairs_and_triplets_are_measured_by_the_systems_vectors(
         expected = stats.spearmanr(cosine_similarity(*vectors), scores).statistic
         assert means["Spearman"] == pytest.approx(expected, abs=1e-9)
     assert ("mean", "Spearman") in report.comparisons
-    assert report.file == tmp_path / "out" / "pairs" / "report.md"
+    assert report.file == tmp_path / "out" / "pairs" / "graded_pairs" / "report.md"
 
     sides = {"anchor": texts[:15], "positive": texts[15:30], "negative": texts[30:45]}
     pd.DataFrame(sides).to_csv(tmp_path / "t.csv", index=False)
@@ -321,6 +325,10 @@ def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_
     actual, _ = read_results(folder)
     baseline = "owner/small --baseline hybrid:OWNER/NAME,fusion=rrf"
     assert actual.command.startswith(f"condenser evaluate OWNER/NAME {baseline}")
+    (tmp_path / "bm25").mkdir()  # is not what the baseline names
+    evaluate(systems=folder, baseline="bm25", **settings)
+    [actual] = [each for each in read_results(folder) if "dtype" not in each.key]
+    assert "owner/small --baseline bm25" in actual.command
     # With another similarity than its contract's, it is another system.
     with pytest.raises(ValueError, match="card is true, but only retrieval by a local export"):
         evaluate(systems=f"{folder},similarity=cosine", **settings)

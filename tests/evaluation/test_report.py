@@ -101,6 +101,7 @@ def test_results_have_means_and_corrected_comparisons(report):
 def test_groups_are_by_answer_type_and_by_length(report):
     content, text = read(report)
     types = content["groups"]["answer type"]
+    assert text.count("Groups of fewer than 20 queries are left out.") == len(content["groups"])
     sizes = {name: group["n_queries"] for name, group in types.items()}
     assert sizes == {"number": 20}  # the others have fewer than 20, whose mean is chance
     number = types["number"]["systems"]["good"]

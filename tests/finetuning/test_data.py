@@ -243,6 +243,15 @@ def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(marco, wr
     }
 
 
+def test_blank_queries_of_a_collection_are_left_out(marco, tmp_path):
+    copy = shutil.copytree(marco, tmp_path / "copy")
+    queries = [f"{i}\t{' ' if i == 3 else f'query {i}'}" for i in range(11)]
+    (copy / "train.query.txt").write_text("\n".join(queries))
+    data = load(collection=str(copy))
+    assert data.facts["left_out"] == {"rows with a blank text": 1}
+    assert len(data.examples) == len(load(collection=str(marco)).examples) - 1
+
+
 def test_labels_that_are_newer_than_mined_lines_are_taken(marco, write_jsonl):
     file = write_jsonl([{"query_id": "4", "positive_ids": ["6"], "negative_ids": ["20"]}])
     [row] = load(collection=str(marco), negatives=str(file)).examples

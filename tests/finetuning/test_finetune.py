@@ -123,6 +123,8 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folde
         ({"prompts": {"query": "q: "}}, "prompts is not supported: set query_prompt"),
         ({"batch_sampler": "no_duplicates"}, "batch_sampler is not supported: .*order"),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha is not supported"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size .* set mini_batch_size"),
+        ({"train_sampling_strategy": "sequential"}, "train_sampling_strategy .* set order"),
         ({"metric_for_best_model": "loss"}, "metric_for_best_model is not supported: nDCG@10"),
         ({"load_best_model_at_end": True, "save_strategy": "no"}, "needs .* checkpoints"),
         ({"train_size": 41}, "train_size is 41, but .* has 40 training examples"),
@@ -154,6 +156,11 @@ def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert
     expected = SentenceTransformer(str(folder), device="cpu").encode(["a river"])
     vectors = opened.model.encode(["a river"], normalize_embeddings=True)
     assert torch.allclose(torch.tensor(vectors), torch.tensor(expected), atol=1e-6)
+    # A dot product of normalised vectors is their cosine.
+    config = json.loads((folder / "config_sentence_transformers.json").read_text())
+    config |= {"similarity_fn_name": "dot"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
+    assert open_trainable(str(folder)).contract.similarity == "cosine"
 
 
 @pytest.mark.parametrize(
@@ -309,13 +316,15 @@ def test_the_best_weights_are_kept_and_judged_against_the_start(train, encoder, 
 
 
 def test_timed_checkpoints_are_not_ranked_and_leave_the_best_one(
-    train, encoder, with_dev, monkeypatch
+    train, encoder, with_dev, monkeypatch, tmp_path
 ):
     monkeypatch.setattr("modeling_condenser.training.run._MINUTES", 0)  # after each step
     settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
     settings |= {"learning_rate": 3e-3, "max_steps": 6, "eval_steps": 2}
-    with interrupted_at(5):
-        train(**settings)
+    for name, stated in (("run", {}), ("stated", {"load_best_model_at_end": True})):
+        with interrupted_at(5):
+            train(name, **settings, **stated)
+        assert [*tmp_path.glob(f"{name}/checkpoint-[35]")], name
     with pytest.raises(ValueError, match="eval_steps is 2, but save_steps 3: .* state one"):
         train("unequal", **settings, save_steps=3)
     model = train(**settings)

@@ -68,7 +68,9 @@ def tied(texts: list[str], folder: Path, *, ending: str = "") -> Path:
     """Thirty copies of one passage among others; only copies in the middle are relevant."""
     numbers = np.random.default_rng(0).permutation(60)
     passages = [{"_id": f"{n:03d}", "text": texts[0 if n < 30 else n]} for n in numbers.tolist()]
-    queries = [{"_id": f"0{i}", "text": texts[0][: 10 + 5 * i]} for i in range(8)]
+    queries = [  # titles of queries are not read
+        {"_id": f"0{i}", "title": texts[i], "text": texts[0][: 10 + 5 * i]} for i in range(8)
+    ]
     qrels = [(f"0{i}", f"{n:03d}", 1 + i % 3) for i in range(8) for n in (2 * i, 29, 30 + i)]
     return write_collection(folder, passages, queries, test=qrels, ending=ending)
 
@@ -94,6 +96,14 @@ def test_rankings_and_measures_are_those_of_the_package(exported, state, texts, 
     passages, queries, qrels = evaluate_retrieval.read_collection(str(folder), "test")
     rankings = evaluate_retrieval.search(exported, passages, queries, qrels, depth)
     assert rankings == {query: [*best] for query, best in read_run(result.run_file).items()}
+
+
+def test_files_may_begin_with_a_mark_and_hold_empty_lines(exported, texts, tmp_path, start):
+    folder = tied(texts, tmp_path / "tied")
+    expected = start(exported, folder)
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (folder / name).write_text((folder / name).read_text() + "\n", encoding="utf-8-sig")
+    assert start(exported, folder) == expected
 
 
 def test_a_figure_that_differs_from_the_cards_is_a_failure(state, collection, tmp_path, start):
@@ -159,7 +169,8 @@ def test_a_query_that_is_a_passage_is_left_out_as_by_the_package(exported, texts
     passages = [{"_id": f"p{i}", "text": text} for i, text in enumerate(texts[:20])]
     judged = [(f"p{i}", f"p{i + 5}", 1) for i in range(4)] + [("p4", "p4", 1)]
     folder = write_collection(tmp_path / "own", passages, passages[:5], test=judged)
-    expected = read_run(evaluate_system(exported, folder, tmp_path / "run", depth=3).run_file)
+    settings = {"depth": 3, "measures": ["R@3"]}
+    expected = read_run(evaluate_system(exported, folder, tmp_path / "run", **settings).run_file)
     assert "p4" in expected["p4"] and not any(f"p{i}" in expected[f"p{i}"] for i in range(4))
     found, queries, qrels = evaluate_retrieval.read_collection(str(folder), "test")
     rankings = evaluate_retrieval.search(exported, found, queries, qrels, 3)

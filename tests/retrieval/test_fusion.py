@@ -94,7 +94,14 @@ def test_the_fusion_is_chosen_on_dev_queries(bm25, dense, best):
     first = [next(iter(each.fuse(*runs)["q0"])) for each in FUSIONS.values()]
     chosen = choose_fusion(*runs, alike({"r": 1}))
     assert chosen == FUSIONS[best] == list(FUSIONS.values())[first.index("r")]
-    assert choose_fusion(*runs, alike({"r": 1}, 19)) == DEFAULT
+    for too_few in (alike({"r": 1}, 19), alike({"r": 0})):
+        assert choose_fusion(*runs, too_few) == DEFAULT
+
+
+def test_the_fusion_is_chosen_by_the_order_in_which_passages_are_found():
+    bm25, dense = {"a": 9.0, "b": 1.0, "c": 0.9}, {"r": 9.0, "d": 1.0, "e": 0.9}
+    # Up to a weight of .5, a and r tie or a is ahead; of a tie, a comes first.
+    assert choose_fusion(alike(bm25), alike(dense), alike({"r": 1})) == FUSIONS["0.6"]
 
 
 def test_the_fusion_is_chosen_by_ndcg():
