@@ -209,8 +209,9 @@ def refuse_incomplete(name_or_path: Any, missing: set[str], unexpected: set[str]
     """Raise if a checkpoint has missing or unexpected weights."""
     if missing and all(key.startswith(HEAD_WEIGHTS) for key in missing):
         raise ValueError(
-            f"{name_or_path} has no Condenser head, and a random head can corrupt the backbone: "
-            "continue from a checkpoint with its head, or pass new_head=True to start a new one."
+            f"{name_or_path} has no Condenser head, or a shorter one ({min(missing)} is missing), "
+            "and a random head can corrupt the backbone: continue from a checkpoint with its head, "
+            "or pass new_head=True to start a new one."
         )
     if missing or unexpected:
         raise ValueError(

@@ -126,7 +126,8 @@ class CondenserPreTrainedModel(PreTrainedModel):
         """Open a checkpoint; its tokenizer will be that of the same revision."""
         opened: Any = super().from_pretrained(*args, **kwargs)
         model = opened[0] if isinstance(opened, tuple) else opened
-        names = ("revision", "cache_dir", "local_files_only")  # a token must not be saved
+        # A token must not be saved.
+        names = ("revision", "subfolder", "cache_dir", "local_files_only")
         model.opened_with = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
         return opened
 
@@ -320,6 +321,24 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.set_submodule(self._output_embeddings_name, new_embeddings)
+        for name, other in self._tied_biases.items():
+            part, _, attribute = other.rpartition(".")
+            setattr(self.get_submodule(part), attribute, self.get_parameter(name))
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Also the names of one bias, which the library does not tie if embeddings are not tied."""
+        return {**self._tied_biases, **super().get_expanded_tied_weights_keys(all_submodels)}
+
+    def post_init(self) -> None:
+        """Of what a checkpoint may hold beside this model, drop the encoder class's own list."""
+        super().post_init()
+        of_encoder = set(CondenserModel._keys_to_ignore_on_load_unexpected)
+        own = set(type(self)._keys_to_ignore_on_load_unexpected)
+        self._keys_to_ignore_on_load_unexpected -= of_encoder - own  # type: ignore[operator]
+
+    @property
+    def _tied_biases(self) -> dict[str, str]:
+        return {key: other for key, other in self._tied_weights_keys.items() if "bias" in key}
 
     @property
     def _output_embeddings_name(self) -> str:
@@ -346,14 +365,14 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         """
         encoder = self.condenser.encoder
         with self.recorder.record(self.config.skip_from, rows) as recording:
-            output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **kwargs}
+            output = self.condenser(**inputs, return_dict=True)
         output.layer_call, early = recording.call, None
         if self._has_head and head_input_ids is None:
             is_last = recording.early is None
             early = output.last_hidden_state if is_last else recording.early
         elif self._has_head:
-            inputs = {"input_ids": head_input_ids, "attention_mask": attention_mask, **kwargs}
-            early = self.recorder.embed(encoder, **inputs)
+            early = self.recorder.embed(encoder, **{**inputs, "input_ids": head_input_ids})
         return output.last_hidden_state, early, output
 
     @can_return_tuple

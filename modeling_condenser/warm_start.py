@@ -73,6 +73,7 @@ def open_start(
             folder, config=config, dtype=torch.float32
         )
         encoder, lm_head = checkpoint.condenser.encoder, checkpoint.lm_head
+        _untie(name, encoder, checkpoint)
         start = Start(encoder, lm_head, config.pooling, config.similarity)
     else:
         start = Start(*load_encoder(folder, config))
@@ -89,6 +90,7 @@ def _copy_parts(model: PreTrainedModel, changes: dict[str, Any] | None) -> Start
     if hasattr(copied, "condenser"):
         config = copied.config
         change_config(config.encoder_config, changes)
+        _untie(type(model).__name__, copied.condenser.encoder, copied)
         return Start(copied.condenser.encoder, copied.lm_head, config.pooling, config.similarity)
     check_encoder(copied.config)
     change_config(copied.config, changes)
@@ -99,7 +101,7 @@ def _copy_parts(model: PreTrainedModel, changes: dict[str, Any] | None) -> Start
     with torch.device("meta"):  # its encoder is not needed
         masked_lm = AutoModelForMaskedLM.from_config(copied.config)
     loaded = masked_lm.load_state_dict(copied.state_dict(), strict=False, assign=True)
-    return Start(encoder, _find_lm_head(name, masked_lm, loaded.missing_keys))
+    return Start(encoder, _find_lm_head(name, encoder, masked_lm, loaded.missing_keys))
 
 
 def new_encoder(
@@ -204,9 +206,11 @@ def change_config(encoder_config: Any, changes: dict[str, Any] | None) -> None:
 def load_encoder(folder: Path, config: Any) -> tuple[Any, nn.Module | None]:
     """Open the backbone of a plain encoder in float32 and, if it has one, its LM head."""
     check_encoder(config)
-    encoder, missing = _open(AutoModel, folder, config)
+    encoder, missing, unexpected = _open(AutoModel, folder, config)
     _refuse_incomplete(folder, missing)
-    return encoder, _find_lm_head(folder, *_open(AutoModelForMaskedLM, folder, config))
+    _warn_of_unread(folder, encoder, unexpected)
+    masked_lm, missing, _ = _open(AutoModelForMaskedLM, folder, config)
+    return encoder, _find_lm_head(folder, encoder, masked_lm, missing)
 
 
 def _refuse_incomplete(name: Any, missing: Iterable[str]) -> None:
@@ -214,10 +218,39 @@ def _refuse_incomplete(name: Any, missing: Iterable[str]) -> None:
     refuse_incomplete(name, {key for key in missing if not key.startswith("pooler.")}, set())
 
 
-def _find_lm_head(name: Any, masked_lm: Any, missing: Iterable[str]) -> nn.Module | None:
+def _warn_of_unread(name: Any, encoder: Any, unexpected: Iterable[str]) -> None:
+    """Warn of weights of the encoder itself that its class has no place for."""
+    parts = {part for part, _ in encoder.named_children() if part != "pooler"}
+    prefix = f"{encoder.base_model_prefix}."
+    unread = [key for key in unexpected if key.removeprefix(prefix).partition(".")[0] in parts]
+    if unread:
+        logger.warning(
+            f"{len(unread)} weights of {name} are not read, such as {min(unread)}: its "
+            "configuration, or this version of transformers, has no place for them."
+        )
+
+
+def _untie(name: Any, encoder: Any, masked_lm: Any) -> None:
+    """Say so in the encoder's configuration if a trained output matrix is not its embeddings."""
+    output, embeddings = (
+        masked_lm.get_output_embeddings().weight,
+        masked_lm.get_input_embeddings().weight,
+    )
+    if encoder.config.tie_word_embeddings and not torch.equal(output, embeddings):
+        encoder.config.tie_word_embeddings = False
+        logger.warning(
+            f"The LM head of {name} has a matrix of its own, although its configuration ties it to "
+            "the embeddings: tie_word_embeddings is now false."
+        )
+
+
+def _find_lm_head(
+    name: Any, encoder: Any, masked_lm: Any, missing: Iterable[str]
+) -> nn.Module | None:
     """The LM head of a masked LM that was opened; None, with a warning, if it lacks weights."""
     of_encoder = f"{masked_lm.base_model_prefix}."
     if all(key.startswith(of_encoder) for key in missing):
+        _untie(name, encoder, masked_lm)
         return take_lm_head(masked_lm)[0]
     logger.warning(
         f"{name} has no LM head, so a new one is started, tied to its embeddings. "
@@ -226,10 +259,10 @@ def _find_lm_head(name: Any, masked_lm: Any, missing: Iterable[str]) -> nn.Modul
     return None
 
 
-def _open(model_class: Any, folder: Path, config: Any) -> tuple[Any, set[str]]:
-    """Open a model in float32; also returns the names of the weights that are missing."""
+def _open(model_class: Any, folder: Path, config: Any) -> tuple[Any, set[str], set[str]]:
+    """Open a model in float32; also returns the names of missing and of unexpected weights."""
     with quiet_loading():
         model, info = model_class.from_pretrained(
             folder, config=config, output_loading_info=True, dtype=torch.float32
         )
-    return model, set(info["missing_keys"])
+    return model, set(info["missing_keys"]), set(info["unexpected_keys"])

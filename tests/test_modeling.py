@@ -9,13 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
-from transformers import AutoTokenizer, BertModel
+from transformers import AutoTokenizer, BertForMaskedLM, BertModel
 
 from modeling_condenser import (
     CondenserConfig,
     CondenserForMaskedLM,
     CondenserForPreTraining,
 )
+from modeling_condenser.encoder_parts import find_tokenizer
 from tests.backbones.encoders import BACKBONES, LAYERS, VOCABULARY
 from tests.models import losses_and_gradients
 from tests.models import make_model as make_backbone_model
@@ -135,6 +136,48 @@ def test_the_tokenizer_is_that_of_the_revision(loopback_hub, tmp_path, texts):
     assert sizes[0] < sizes[1] == sizes[2]
 
 
+def test_the_tokenizer_is_that_of_the_subfolder(tmp_path, texts):
+    for name, n_texts in (("", 3), ("sub", 200)):
+        make_model().float().save_pretrained(tmp_path / name)
+        BERT.tokenizer(texts[:n_texts]).save_pretrained(tmp_path / name)
+    opened = CondenserForPreTraining.from_pretrained(tmp_path, subfolder="sub")
+    assert len(find_tokenizer(opened)) == len(BERT.tokenizer(texts[:200]))
+
+
+def test_an_output_matrix_of_its_own_is_kept_whatever_the_configuration_says(tmp_path, caplog):
+    plain = BertForMaskedLM(BERT.config(tie_word_embeddings=False)).eval()
+    torch.nn.init.normal_(plain.cls.predictions.decoder.bias)
+    plain.config.tie_word_embeddings = True
+    plain.save_pretrained(tmp_path / "plain")
+    batch = BERT.batch()
+    del batch["labels"]
+    expected = plain(**batch).logits
+    for start in (str(tmp_path / "plain"), plain):
+        model = CondenserForPreTraining.from_encoder(start).eval()
+        torch.testing.assert_close(model(**batch).logits, expected)
+    assert caplog.text.count("tie_word_embeddings is now false") == 2
+    model.save_pretrained(tmp_path / "checkpoint")
+    for again in (str(tmp_path / "checkpoint"), model):
+        other = CondenserForPreTraining.from_encoder(again).eval()
+        torch.testing.assert_close(other(**batch).logits, expected)
+
+
+def test_weights_of_an_encoder_that_are_not_read_are_named(tmp_path, caplog):
+    plain = BertForMaskedLM(BERT.config())
+    plain.save_pretrained(tmp_path)
+    CondenserForPreTraining.from_encoder(str(tmp_path))
+    assert "not read" not in caplog.text
+    CondenserForPreTraining.from_encoder(str(tmp_path), config_changes={"num_hidden_layers": 2})
+    assert (
+        "weights of" in caplog.text and "are not read, such as bert.encoder.layer.2" in caplog.text
+    )
+
+
+def test_a_configuration_that_asks_for_tuples_changes_nothing():
+    model = CondenserForPreTraining(CondenserConfig(encoder_config=BERT.config(return_dict=False)))
+    assert torch.isfinite(model(**BERT.batch()).loss)
+
+
 def test_what_would_go_wrong_in_silence_is_refused(tmp_path):
     model = make_model()
     with pytest.raises(ValueError, match="save first, and use `condenser push`"):
@@ -150,6 +193,14 @@ def test_a_checkpoint_with_missing_backbone_weights_is_refused(tmp_path):
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match="1 weights are missing.*layer.0.output.dense"):
         CondenserForPreTraining.from_pretrained(tmp_path)
+
+
+def test_a_head_of_another_length_is_refused(tmp_path):
+    make_model(n_head_layers=2).float().save_pretrained(tmp_path)
+    for n_layers, message in ((1, "are unexpected .*head.1"), (3, "or a shorter one .*head.2")):
+        with pytest.raises(ValueError, match=message):
+            CondenserForPreTraining.from_pretrained(tmp_path, n_head_layers=n_layers)
+    assert CondenserForMaskedLM.from_pretrained(tmp_path)  # has none
 
 
 def test_a_condenser_checkpoint_is_a_start_whose_head_is_new(tmp_path):

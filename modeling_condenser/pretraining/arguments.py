@@ -41,8 +41,8 @@ class CondenserTrainingArguments(TrainingArguments):
         packed: whether to omit padding, which changes no loss; by default wherever the encoder
             supports it. Without it, the attention back-end is the model's.
         tokens_per_batch: upper limit of tokens in a device's batch, with special tokens, in place
-            of `per_device_train_batch_size`. Packed batches are then filled to one shape, so that
-            `torch_compile` compiles once.
+            of `per_device_train_batch_size`. With `torch_compile`, packed batches are then filled
+            to one shape, so that it compiles once.
         similarity: of a contrast: "dot" as published, or "cosine"; by default that of the
             checkpoint that is continued, else "dot".
         temperature: divides similarities; 1 for dot and 0.05 for cosine by default.

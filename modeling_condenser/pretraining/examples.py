@@ -116,8 +116,13 @@ def make_collator(
         head_mlm_probability=model.config.head_mlm_probability if has_head else None,
         bag_of_words=arguments.bow_weight > 0,
         # The chunks of a gradient cache are packed when the batch is split.
-        packed=is_packing(model) and arguments.cache_chunk_size is None,
+        packed=packs(model, arguments) and arguments.cache_chunk_size is None,
     )
+
+
+def packs(model: CondenserForMaskedLM, arguments: CondenserTrainingArguments) -> bool:
+    """Whether batches are packed; a model that can take them also takes padded ones."""
+    return is_packing(model) and arguments.packed is not False
 
 
 def make_examples(

@@ -16,7 +16,7 @@ from transformers.trainer_utils import TrainOutput
 from modeling_condenser.encoder_parts import find_tokenizer
 from modeling_condenser.files.run_folder import hash_data
 from modeling_condenser.losses import IGNORE_INDEX, bag_sizes
-from modeling_condenser.packing import is_packing, unpack
+from modeling_condenser.packing import unpack
 from modeling_condenser.publishing import provenance
 from modeling_condenser.training.trainer import (
     MODEL_FINGERPRINT,
@@ -32,6 +32,7 @@ from .examples import (
     make_collator,
     make_examples,
     make_stream,
+    packs,
     prepare_model,
 )
 from .objectives import HEAD_SETTINGS, OBJECTIVES
@@ -56,7 +57,7 @@ class CondenserTrainer(ResumableTrainer):
     Each log entry also holds
 
     - `head_loss` and `late_loss`, nats a masked token, and `bow_loss`, nats a block, averaged over
-      the steps since the last entry; `bow_weight` of the last step;
+      the steps since the last entry;
     - `head_accuracy`, `late_accuracy` and `swap_cost` (`probe`) of a batch;
     - `seconds` and `tokens_per_second`, without padding, since the last entry.
 
@@ -148,7 +149,7 @@ class CondenserTrainer(ResumableTrainer):
                 "encoders are small. Start the processes with torchrun, without their settings."
             )
         self.eval_dataset = self.prepare_evaluation(self.eval_dataset)
-        self.is_packing = is_packing(model)
+        self.is_packing = packs(model, args)
         self._losses: dict[str, torch.Tensor] = {}
         self._evaluated: dict[str, torch.Tensor] | None = None  # the same of an evaluation
         self._weight, self._n_evaluated = 1, 0  # of a batch, and of all so far

@@ -120,10 +120,14 @@ def test_a_checkpoint_without_a_head_is_refused_unless_a_new_one_is_asked_for(fo
             assert parameter.eq(1.0 if name.endswith("weight") else 0.0).all(), name
 
 
-def test_resizing_the_vocabulary_keeps_ties_and_old_predictions(backbone):
+@pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": False}])
+def test_resizing_the_vocabulary_keeps_ties_and_old_predictions(backbone, changes, tmp_path):
     set_seed(0)
-    model = CondenserForPreTraining(CondenserConfig(encoder_config=backbone.config())).eval()
+    encoder = backbone.config(**changes)
+    model = CondenserForPreTraining(CondenserConfig(encoder_config=encoder)).eval()
     batch = backbone.batch()
+    model(**batch).loss.backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
     batch["input_ids"] = batch["input_ids"].clamp(max=VOCABULARY - 9)
     del batch["labels"]
     before, kept = model(**batch), VOCABULARY - 8
@@ -137,6 +141,9 @@ def test_resizing_the_vocabulary_keeps_ties_and_old_predictions(backbone):
         assert_tied(model)
         sizes = {len(p) for name, p in model.state_dict().items() if name.endswith("bias")}
         assert VOCABULARY not in sizes and (size in sizes or not sizes)
+    model.save_pretrained(tmp_path)
+    opened = CondenserForPreTraining.from_pretrained(tmp_path).eval()
+    assert torch.equal(opened(**batch).head_logits, after["head_logits"])
 
 
 @torch.no_grad()

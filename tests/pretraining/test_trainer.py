@@ -29,7 +29,7 @@ from modeling_condenser import (
 )
 from modeling_condenser.files.models import find_weights
 from modeling_condenser.packing import is_packing
-from modeling_condenser.pretraining.examples import find_tokenizer, prepare_model
+from modeling_condenser.pretraining.examples import find_tokenizer, make_collator, prepare_model
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
 from modeling_condenser.publishing.provenance import read_provenance
@@ -307,6 +307,12 @@ def test_batches_are_packed_unless_it_is_refused_or_the_encoder_cannot(
         return is_packing(model)
 
     assert is_packed() and is_packed(objective="cocondenser")
+    model = CondenserForPreTraining.from_encoder(str(bert_folder))
+    for packed in (None, False):  # a model that packed before
+        settings = arguments(tmp_path, packed=packed)
+        tokenizer = find_tokenizer(model)
+        prepare_model(model, tokenizer, settings)
+        assert make_collator(model, tokenizer, settings).packed == (packed is None)
     assert not (is_packed(packed=False) or is_packed(mpnet))
     with pytest.raises(ValueError, match="mpnet .* only their own attention. Set packed: false"):
         is_packed(mpnet, packed=True)
