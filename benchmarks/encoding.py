@@ -88,7 +88,7 @@ def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
         encode = partial(retriever.encode_passages, passages)
     else:
         encode = partial(encode_theirs, retriever.model, texts, arguments.batch)
-    memory = _added_memory(encode)
+    memory = _added_memory(encode, retriever.model.device)
     seconds = statistics.median(time_in_turns({side: encode}, repeats=3)[side])
     exact, found = np.load(arguments.folder / "exact.npy"), encode().astype(np.float64)
     norms = np.linalg.norm(found, axis=1) * np.linalg.norm(exact, axis=1)
@@ -102,9 +102,8 @@ def encode_theirs(model: Any, texts: list[str], batch_size: int) -> np.ndarray:
     return model.encode(texts, batch_size=batch_size, show_progress_bar=False)
 
 
-def _added_memory(encode: Callable[[], np.ndarray]) -> float:
+def _added_memory(encode: Callable[[], np.ndarray], device: torch.device) -> float:
     """Peak memory during encoding minus the memory before, in MiB."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     else:

@@ -17,7 +17,7 @@ SentenceTransformer(modules=[encoder, pooling, Normalize()]).save("runs/start")
 
 adaptation = adapt(
     model="runs/start",
-    corpus="health",  # a collection with judged queries
+    collection="health",  # a collection with judged queries
     train_size=64,  # all by default
     output_dir="runs/adapted",
 )

@@ -10,6 +10,7 @@ vectors of another model need.
 """
 
 import argparse
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,12 +78,13 @@ def main() -> None:
     parser.add_argument("table", type=Path, help="the folder of `condenser encode --table`")
     parser.add_argument("retriever", help="the model that encoded it")
     parser.add_argument("query")
+    parser.add_argument("--settings", type=json.loads, default={}, help="its settings, as JSON")
     parser.add_argument("--uri", default="milvus.db", help="(default: milvus.db)")
     parser.add_argument("--name", default="passages", help="of the collection in Milvus")
     parser.add_argument("--fields", nargs="+", choices=FIELDS, default=FIELDS)
     parser.add_argument("--replace", action="store_true")
     options = parser.parse_args()
-    retriever = Retriever(options.retriever)
+    retriever = Retriever(options.retriever, **options.settings)
     if retriever.contract.similarity == "euclidean":
         parser.error(
             f"{options.retriever} compares by Euclidean distance, but this example by inner "

@@ -45,14 +45,16 @@ def make_app(index: Index) -> FastAPI:
 
 
 def describe(passage: Passage) -> dict[str, str]:
-    """What the page shows of a passage; its best sentence is marked if it has a query's word."""
+    """What the page shows of a passage; marked is its best sentence, if it has a query's word."""
     sentence = passage.sentence if passage.words else ""
     place = passage.text.find(sentence)
     before, after = passage.text[:place], passage.text[place + len(sentence) :]
     if len(before) > BEFORE:
-        before = f"… {before[-BEFORE:].partition(' ')[2]}"
-    if len(after) > AFTER:
-        after = f"{after[:AFTER].rpartition(' ')[0]} …"
+        near = before[-BEFORE:]
+        before = f"… {near.partition(' ')[2] or near}"
+    if len(after) > AFTER:  # some scripts have no blanks
+        near = after[:AFTER]
+        after = f"{near.rpartition(' ')[0] or near} …"
     source = [passage.file, passage.headings, passage.id]
     return {
         "title": passage.title or passage.id,

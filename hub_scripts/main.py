@@ -191,7 +191,7 @@ def adapt(read: Reader) -> None:
     """
     from modeling_condenser.adaptation.recipe import AdaptationRecipe
 
-    settings = read(AdaptationRecipe, positional=("model", "corpus", "output_dir"))
+    settings = read(AdaptationRecipe, positional=("model", "collection", "output_dir"))
     from modeling_condenser.adaptation.adapt import adapt as stage
 
     done = stage(**settings)
@@ -199,7 +199,7 @@ def adapt(read: Reader) -> None:
     if done.is_adapted:
         written = "adapted" if done.sides == "query" else "adapted: encode all passages again"
     print(f"{done}\nwritten: {done.model} ({written})")
-    _print_next("search", done.system, settings["corpus"], "QUESTION")
+    _print_next("search", done.system, settings["collection"], "QUESTION")
 
 
 def evaluate(read: Reader) -> None:
@@ -343,9 +343,12 @@ def main(words: list[str] | None = None) -> int:
     try:
         _run(verb, rest)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted: what was stored is kept for the same command\n")
-        return 130  # as shells do
-    except (ValueError, OSError) as error:
+        return _end_interrupted()
+    except Exception as error:
+        if _was_interrupted(error):
+            return _end_interrupted()
+        if not isinstance(error, ValueError | OSError):
+            raise
         if os.environ.get("CONDENSER_DEBUG"):
             raise
         sys.stderr.write(f"error: {error}\n")
@@ -354,6 +357,18 @@ def main(words: list[str] | None = None) -> int:
     if distributed and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()  # its threads can abort a process that exits
     return 0
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether an error comes of an interruption, as where processes of `datasets` are ended."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def _end_interrupted() -> int:
+    sys.stderr.write("interrupted: what was stored is kept for the same command\n")
+    return 130  # as shells do
 
 
 def _parse(words: list[str] | None) -> tuple[str, list[str]]:
@@ -372,6 +387,9 @@ def _parse(words: list[str] | None) -> tuple[str, list[str]]:
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("verb", choices=COMMANDS, metavar="VERB", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    if not (sys.argv[1:] if words is None else words):
+        parser.print_help()
+        parser.exit(2)
     arguments = parser.parse_args(words)
     return arguments.verb, arguments.words
 

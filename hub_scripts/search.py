@@ -11,10 +11,10 @@ from datasets import Dataset
 
 from modeling_condenser.collection.collection import find_rows
 from modeling_condenser.collection.load import load_dev, load_passages, name_collection
+from modeling_condenser.encoding.retriever import check_text
 from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.retrieval.index import (
     Passage,
-    check_text,
     load_with_sources,
     make_passage,
     words_of,
@@ -46,7 +46,7 @@ class SearchRecipe:
         output_dir: folder for new embeddings and indices, which `condenser evaluate` shares.
     """
 
-    model: str
+    model: str | dict[str, Any]
     collection: str
     query: str | None = None
     k: int = field(default=5, metadata={"aliases": ["-k"]})

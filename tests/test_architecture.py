@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
@@ -77,8 +78,19 @@ def test_the_declared_dependencies_are_those_that_are_imported():
     assert found - needed <= optional and "torch" in needed
 
 
+def statements_outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+            yield from statements_outside_functions(child)
+
+
 def test_modules_that_windows_lacks_are_imported_only_where_they_are_used():
     for file in PACKAGE.rglob("*.py"):
-        nodes = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import)]
-        names = {alias.name for node in nodes for alias in node.names}
+        names = set()
+        for node in statements_outside_functions(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names.add(node.module)
+            elif isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
         assert not names & {"fcntl", "grp", "pwd", "resource", "termios"}, file

@@ -155,7 +155,7 @@ def adapt(**settings: Any) -> Adaptation:
     labels, start = load_labels(recipe), open_start(recipe)
     dev = None
     if "dev" not in recipe.splits:
-        dev = load_dev(recipe.corpus, judged=recipe.splits[0], reported=labels)
+        dev = load_dev(recipe.collection, judged=recipe.splits[0], reported=labels)
         dev = _without_copies(dev, labels) if dev else None
         if dev is not None and _count_questions(dev) < FEWEST_QUERIES:
             dev = None
@@ -218,7 +218,7 @@ def load_labels(recipe: AdaptationRecipe) -> Collection:
     parts, problem = [], ""
     for split in recipe.splits:
         try:
-            parts.append(load_collection(recipe.corpus, split=split))
+            parts.append(load_collection(recipe.collection, split=split))
         except (ValueError, FileNotFoundError) as error:
             problem = f" ({error})"
             logger.warning("The split %s is left out: %s", split, error)
@@ -227,14 +227,14 @@ def load_labels(recipe: AdaptationRecipe) -> Collection:
     n_questions = len(np.unique(group_questions([texts[name] for name in names])))
     if n_questions < FEWEST_QUERIES:
         raise ValueError(
-            f"{recipe.corpus} has {n_questions} judged queries in {', '.join(recipe.splits)}"
+            f"{recipe.collection} has {n_questions} judged queries in {', '.join(recipe.splits)}"
             f"{problem}; at least {FEWEST_QUERIES} are needed, to learn from and to judge, and "
             "100 are better. Label questions (`condenser collect FILES OUT --labels QUESTIONS`), "
             "or name other splits."
         )
     if (recipe.train_size or 0) > len(names):
         raise ValueError(
-            f"train_size is {recipe.train_size}, but {recipe.corpus} has {len(names)} judged "
+            f"train_size is {recipe.train_size}, but {recipe.collection} has {len(names)} judged "
             "queries."
         )
     n_kept = min(recipe.train_size or MOST_QUERIES, MOST_QUERIES)

@@ -108,7 +108,7 @@ class MapEvaluator:
         qrels = {name: self.asked.qrels[name] for name in names}
         runs: dict[Use, Run] = {"hybrid": DEFAULT.fuse(bm25, dense), "alone": dense}
         return {
-            use: evaluate_run(qrels, run, measures=[MEASURE]).per_query[MEASURE]
+            use: evaluate_run(qrels, run, measures=[MEASURE], is_given=False).per_query[MEASURE]
             for use, run in runs.items()
         }
 

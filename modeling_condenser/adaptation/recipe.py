@@ -18,7 +18,7 @@ class AdaptationRecipe:
     Attributes:
         model: folder or Hub name of a sentence-transformers model or an export that compares by the
             cosine.
-        corpus: a collection with judged queries: a folder in the layout of BEIR or MS MARCO,
+        collection: with judged queries: a folder in the layout of BEIR or MS MARCO,
             such as `condenser collect --labels` makes, a Hub data set, or "health".
         output_dir: folder for model, verdicts and embeddings.
         use: how the model will be used: with BM25 (hybrid), or alone. The map is learned for it,
@@ -38,7 +38,7 @@ class AdaptationRecipe:
     """
 
     model: str
-    corpus: str
+    collection: str
     output_dir: str
     use: Use = "hybrid"
     sides: Sides = "query"

@@ -24,12 +24,11 @@ from modeling_condenser.files.settings import parse_settings
 from .collection import hash_text
 from .conversion import HTML_ENDINGS, TEXT_COLUMNS, Document, DocumentReader, find_files
 from .labels import WrittenDocument, read_labels, write_labels
-from .load import CORPUS_FILE, QRELS_FOLDER, QUERIES_FILE
+from .load import CORPUS_FILE, FACTS_FILE, QRELS_FOLDER, QUERIES_FILE
 from .rows import plain_ending, plain_name
 from .sentences import SPACELESS, cut_at_sentences
 from .shared_text import SharedText
 
-FACTS_FILE = "collected.json"
 _WRITTEN = {CORPUS_FILE, QUERIES_FILE, QRELS_FOLDER, FACTS_FILE}
 _LEAST_TOKENS, _MAX_WORDS, _MAX_TOKENS = 16, 180, 256  # 180 English words are about 256 tokens
 _SHOWN_KINDS = 5
@@ -162,14 +161,20 @@ def collect(**settings: Any) -> Collected:
             )
         if labels is not None:
             done.questions = write_labels(folder, labels, written, done.left_out)
+            if not done.questions and (target / QUERIES_FILE).is_file():
+                raise _no_label(recipe, done, "keeps its passages and queries")
         write_json(folder / FACTS_FILE, vars(done))
     if labels is not None and not done.questions:
-        left_out = ", ".join(f"{why}: {n:,}" for why, n in done.left_out.items())
-        raise ValueError(
-            f"No label of {recipe.labels} has a passage in the collection ({left_out}). {target} "
-            "has all passages, but no queries: correct the labels, and collect again."
-        )
+        raise _no_label(recipe, done, "has all passages, but no queries")
     return done
+
+
+def _no_label(recipe: CollectRecipe, done: Collected, state: str) -> ValueError:
+    left_out = ", ".join(f"{why}: {n:,}" for why, n in done.left_out.items())
+    return ValueError(
+        f"No label of {recipe.labels} has a passage in the collection ({left_out}). {recipe.out} "
+        f"{state}: correct the labels, and collect again."
+    )
 
 
 def _check(recipe: CollectRecipe, target: Path) -> None:
@@ -218,7 +223,8 @@ Cut = Callable[[str, str], Iterator[tuple[str, str]]]
 
 def _open_cutter(recipe: CollectRecipe) -> Cut:
     tokenizer: Any = None
-    longest, n_special, prompt, separator = recipe.max_tokens or _MAX_WORDS, 0, "", " "
+    wanted = recipe.max_tokens
+    longest, n_special, prompt, separator = _MAX_WORDS if wanted is None else wanted, 0, "", " "
     if recipe.model:
         from transformers import AutoTokenizer  # takes seconds
 
@@ -232,7 +238,7 @@ def _open_cutter(recipe: CollectRecipe) -> Cut:
             config = read_json(folder / module_paths(folder)[0] / "config.json", {})
             # RoBERTa and its kind leave the first two positions unused.
             limit = (config.get("max_position_embeddings") or limit) - 2
-        longest = min(recipe.max_tokens or _MAX_TOKENS, limit)
+        longest = min(_MAX_TOKENS if wanted is None else wanted, limit)
         n_special = tokenizer.num_special_tokens_to_add()
 
     def token_starts(text: str) -> list[int]:

@@ -205,7 +205,8 @@ class DocumentReader:
         if columns.isdisjoint(self.text_columns):
             raise ValueError(
                 f"there is no column {' or '.join(self.text_columns)}, only "
-                f"{', '.join(sorted(columns)) or 'an empty table'}. Name one with --text_column."
+                f"{', '.join(sorted(columns)) or 'an empty table'}. Name one with --text_column, "
+                'or in pre-training as --corpus "{path: FILE, text_column: NAME}".'
             )
 
 

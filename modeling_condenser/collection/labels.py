@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _COLUMNS = ("question", "passage", "file", "id")
 _SPLITS = ("train", "dev", "test")
+_EXAMPLES = 5  # of labels that are left out, for each reason
 _FEW_DOCUMENTS = 20  # fewer leave a split empty too often
 _MARKS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 
@@ -46,6 +47,8 @@ def read_labels(file: str, columns: Mapping[str, str], encoding: str | None = No
     if not Path(file).is_file():
         raise FileNotFoundError(f"There is no file {file}.")
     rows = list(read_any_rows(Path(file), encoding, is_padded=True))  # Excel leaves out empty ends
+    if not rows:
+        raise ValueError(f"{file} has no rows.")
     in_file = set[str]().union(*rows)
     names = {name: columns.get(name, name) for name in _COLUMNS}
     known = {name for name, column in names.items() if column in in_file}
@@ -84,9 +87,10 @@ def write_labels(
         if not question:
             left_out["no question"] += 1
         elif len(groups) != 1:
-            reason = "names several documents" if groups else "names no passage"
-            logger.warning("A label is left out, because it %s: %r", reason, question)
+            reason, value = _why_not_one(label, groups, names)
             left_out[reason] += 1
+            if left_out[reason] <= _EXAMPLES:
+                logger.warning("A label is left out, %s%s: %r", reason, value, question)
         else:
             judged.setdefault(plain_text(question), (question, set()))[1].update(*groups)
     if not judged:
@@ -143,6 +147,19 @@ def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[froz
         if place and (quoted := finder.within(find(quote), place)):
             return quoted
     return set() if file else finder.find_whole(quote) or finder.find_part(quote)
+
+
+def _why_not_one(label: Label, groups: Set[frozenset[str]], names: Names) -> tuple[str, str]:
+    """Why a label does not name the passages of one document, and the value that it has there."""
+    if groups:
+        return "names several documents", ""
+    if not (label["file"] or label["id"] or label["passage"]):
+        return "without passage, file and id", ""
+    if label["file"] and _key(label["file"]) not in names:
+        return "unknown file", f" {label['file']!r}"
+    if label["passage"]:
+        return "passage not found", f" {label['passage']!r:.60}"
+    return "unknown id", f" {label['id']!r}"
 
 
 def _letters(text: str) -> str:

@@ -38,6 +38,7 @@ HEALTH = "health"
 """Name of the collection that comes with the package."""
 
 CORPUS_FILE, QUERIES_FILE, QRELS_FOLDER = "corpus.jsonl", "queries.jsonl", "qrels"
+FACTS_FILE = "collected.json"  # of `collect`
 QRELS_HEADER = ("query-id", "corpus-id", "score")
 _CARD_FILE = "README.md"
 _SAME_SPLITS = {"dev": "validation", "validation": "dev"}  # `datasets` reads dev as validation
@@ -171,8 +172,10 @@ def find_file(folder: Path, *names: str) -> Path | None:
 def _need_file(folder: Path, *names: str) -> Path:
     file = find_file(folder, *names)
     if file is None:
+        is_collected = QUERIES_FILE in names and (folder / FACTS_FILE).is_file()
+        hint = " `condenser collect` writes queries if it gets --labels." if is_collected else ""
         raise FileNotFoundError(
-            f"{folder} has no {' or '.join(names)} (or .gz); it holds {_list_names(folder)}."
+            f"{folder} has no {' or '.join(names)} (or .gz); it holds {_list_names(folder)}.{hint}"
         )
     return file
 
@@ -216,7 +219,8 @@ def _not_found(source: str | Path, folder: Path) -> FileNotFoundError:
     return FileNotFoundError(
         f"no collection at {source}, {state}: expected a data set on the Hub (owner/name), or a "
         f"folder with {CORPUS_FILE} or a {_CARD_FILE} with the tables corpus and queries (BEIR, "
-        f"MTEB); {_DPR_PASSAGES} (DPR); or {', '.join(_MARCO_PASSAGES)} (MS MARCO)."
+        f"MTEB); {_DPR_PASSAGES} (DPR); or {', '.join(_MARCO_PASSAGES)} (MS MARCO). `condenser "
+        "collect` makes one of documents."
     )
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import IO, TYPE_CHECKING, Any, Self, cast, get_args
 
 import faiss
 import numpy as np
@@ -50,7 +50,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
-_CALL = "import pickle, sys; work, *rest = pickle.load(sys.stdin.buffer); work(*rest)"
+_CALL = """
+import os, pickle, sys, threading
+
+def end_with_parent():
+    os.read(0, 1)  # waits until the parent has ended
+    os._exit(1)
+
+work, *rest = pickle.load(sys.stdin.buffer)
+threading.Thread(target=end_with_parent, daemon=True).start()
+work(*rest)
+"""
 _MOST_SHARDS = 200  # a search keeps each of them open, and a process may often open 1,024 files
 
 # The type or the allowed values of each setting.
@@ -259,6 +269,8 @@ def claim_folder(
 ) -> Embeddings:
     """Write manifest and ids into a new folder, or open a folder of the same model and passages.
 
+    `shard_size` is raised to a 200th of the passages, because a search opens all shards.
+
     Raises:
         ValueError: the folder holds the vectors of another model or of other passages.
         FileExistsError: the folder holds something else.
@@ -267,7 +279,7 @@ def claim_folder(
         folder=Path(folder),
         n_passages=len(passages),
         dimension=retriever.dimension,
-        shard_size=shard_size or _choose_shard_size(len(passages)),
+        shard_size=_choose_shard_size(len(passages), shard_size),
         retriever=retriever.passage_fingerprint,
         contract=asdict(retriever.contract),
         passages=fingerprint_passages(passages),
@@ -284,10 +296,10 @@ def claim_folder(
     return embeddings
 
 
-def _choose_shard_size(n_passages: int) -> int:
+def _choose_shard_size(n_passages: int, wanted: int | None = None) -> int:
     """The passages of a shard: workers have shards to share, and a process can open all of them."""
     sixteenth, least = -(-n_passages // 16), -(-n_passages // _MOST_SHARDS)
-    return max(min(8192, max(256, sixteenth)), least)
+    return max(wanted or min(8192, max(256, sixteenth)), least)
 
 
 def _encode(
@@ -391,6 +403,8 @@ def _encode_missing(
     finally:
         for worker in workers.values():
             worker.terminate()
+            worker.wait()
+            cast(IO[bytes], worker.stdin).close()
     seconds = time.perf_counter() - started
     n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
     record = {
@@ -421,7 +435,7 @@ def _write_shards(
 
 
 def _start(work: Callable[..., None], *arguments: Any) -> subprocess.Popen[bytes]:
-    """Call a function in a new process.
+    """Call a function in a new process, which ends when this one does.
 
     Not by multiprocessing, which would run the caller's script again.
     """
@@ -431,8 +445,8 @@ def _start(work: Callable[..., None], *arguments: Any) -> subprocess.Popen[bytes
         stdin=subprocess.PIPE,
     )
     assert process.stdin
-    with process.stdin as stdin:
-        pickle.dump((work, *arguments), stdin)
+    pickle.dump((work, *arguments), process.stdin)
+    process.stdin.flush()
     return process
 
 

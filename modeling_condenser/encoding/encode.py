@@ -40,7 +40,7 @@ class EncodingRecipe:
         table: new folder for a parquet table of vectors and texts.
     """
 
-    model: str
+    model: str | dict[str, Any]
     collection: str
     out: str
     devices: str | None = None

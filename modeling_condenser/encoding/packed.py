@@ -21,8 +21,8 @@ from modeling_condenser.encoder_parts import position_offset
 def accept_packed(model: SentenceTransformer) -> bool:
     """Change a model to accept packed batches; return False and change nothing if it cannot."""
     modules: list[Any] = list(model)
-    if not _can_pack(*modules):
-        return False
+    if model.device.type not in ("cpu", "cuda") or not _can_pack(*modules):
+        return False  # other devices have no such attention
     transformer, pooling = modules[:2]
     encoder = transformer.model
     encoder.set_attn_implementation(packing.PACKED)

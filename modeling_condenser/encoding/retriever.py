@@ -286,7 +286,19 @@ def _read_window(
                 raise ValueError(
                     f"Row {row} is {text!r}, expected a text: use an empty one for none."
                 )
+            check_text(text, f"Row {row}")
             yield write(title, text)
+
+
+def check_text(text: str, what: str) -> None:
+    """Raise a ValueError of a text with half a character, which cannot be encoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{what} is {text!r:.80}, which has half of a character (a lone surrogate): replace it "
+            "by text.encode(errors='replace').decode()."
+        ) from None
 
 
 def tokenize_texts(

@@ -242,6 +242,7 @@ def _evaluate_system(
         measures=recipe.measures,
         answers=collection.answers,
         passages=collection.passages,
+        is_given=system.kind == "run",
     )
     return SystemResult(system.name, evaluation, run_file, record, system.settings)
 

@@ -161,6 +161,7 @@ def evaluate_run(
     measures: Sequence[str] | None = None,
     answers: Mapping[str, Sequence[str]] | None = None,
     passages: "Dataset | None" = None,
+    is_given: bool = True,
 ) -> Evaluation:
     """Measure a run by judgements, by answer strings, or by both.
 
@@ -175,6 +176,7 @@ def evaluate_run(
         answers: query id -> strings, for Hit@k. As in DPR, a passage is a hit if its text, without
             the title, contains one of them; see `AnswerMatcher`.
         passages: of the collection, with the columns `_id`, `title` and `text`; for Hit@k.
+        is_given: whether others made the run, who may have cut it: that is then warned of.
 
     Raises:
         ValueError: an unknown measure, or no query that can be measured.
@@ -205,8 +207,7 @@ def evaluate_run(
         raise ValueError("None of the judged queries has a relevant passage or an answer.")
     depth = max(map(len, rankings.values()))
     deeper = [name for name, measure in parsed.items() if measure.params.get("cutoff", 0) > depth]
-    # A complete run of a small collection lacks at most the query itself.
-    if deeper and (passages is None or depth < len(passages) - 1):
+    if deeper and is_given:
         logger.warning("The run has %d passages a query, too few for %s.", depth, ", ".join(deeper))
     if n_empty := sum(not ranking for ranking in rankings.values()):
         logger.warning("%d of %d queries have no results, and count as 0.", n_empty, len(rankings))
@@ -276,7 +277,7 @@ def measure_in_memory(
     scores, rows = find_best(queries, [passages], depth=_DEPTH_IN_MEMORY + _SPARE)
     names = list(collection.queries)
     run = make_run(names, scores, rows, lambda r: [ids[i] for i in r], depth=_DEPTH_IN_MEMORY)
-    return evaluate_run(collection.qrels, run, measures=measures)
+    return evaluate_run(collection.qrels, run, measures=measures, is_given=False)
 
 
 def compare(system: Values, baseline: Values, *, seed: int = 0) -> Comparison:

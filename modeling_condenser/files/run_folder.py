@@ -93,6 +93,10 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     if folder.name in ("", ".."):
         raise ValueError(f"{folder} would be replaced as a whole: name a new folder in it.")
     folder = folder.resolve()  # a link stays one
+    if folder.is_mount():
+        raise ValueError(
+            f"{folder} is a mounted volume, and is written as a whole: name a new folder in it."
+        )
     partial = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(partial, ignore_errors=True)  # of a killed process
     partial.mkdir(parents=True)

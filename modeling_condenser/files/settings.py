@@ -131,7 +131,7 @@ def _make(cls: type, settings: Mapping[str, Any]) -> Any:
             values[field.name] = check_value(field.name, settings[field.name], hints[field.name])
         elif is_required(field):
             raise ValueError(
-                f"The recipe lacks the field {field.name!r}, which has no default: add it, or pass "
+                f"{field.name} is missing, and has no default: add it to the recipe, or pass "
                 f"--{field.name}."
             )
     return cls(**values)
@@ -351,7 +351,10 @@ def _read_structure(text: str) -> Any:
     try:
         return yaml.safe_load(text) if text[:1] in ("{", "[") else text
     except yaml.YAMLError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not valid YAML: {error}") from error
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not valid YAML. Write quotes around the whole, and a blank behind each "
+            f'colon and comma, as in "{{a: b, c: d}}": {error}'
+        ) from error
 
 
 def _assign_words(

@@ -233,7 +233,7 @@ def _load_texts(source: Source) -> Dataset:
 def _missing_column(name: str, column: str, columns: Iterable[str]) -> ValueError:
     return ValueError(
         f"{name} has no column {column!r}: its columns are {', '.join(sorted(columns))}. Name the "
-        "column of the text, as in corpus: {path: FILE, text_column: NAME}."
+        'column of the text, as in --corpus "{path: FILE, text_column: NAME}".'
     )
 
 
@@ -255,6 +255,8 @@ def _find_files(path: Path, source: Source) -> list[Path]:
     if path.is_dir():
         files = [file for file in files if file.stem.lower() != "readme"]
     if not files:
+        if path.is_file() and not path.stat().st_size:
+            raise ValueError(f"{source.path} is empty.")
         raise FileNotFoundError(
             f"There are no documents at {source.path}. A corpus is a Hub data set name "
             f"(owner/name), or a local file, folder or pattern of {', '.join(_ENDINGS)} files."

@@ -146,7 +146,7 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
         changes = {"license": recipe.license, "language": recipe.language}
         metadata = {name: value for name, value in changes.items() if value}
         write_card(staging, name=recipe.name, metadata=metadata)
-        check_publishable(staging)
+        check_publishable(staging, name=recipe.folder)
         commit = None
         if not recipe.dry_run:
             if not recipe.replace_card:
@@ -225,7 +225,7 @@ def _list_files(folder: Path) -> dict[str, Path]:
     return {file.relative_to(folder).as_posix(): file for file in files}
 
 
-def check_publishable(folder: Path) -> None:
+def check_publishable(folder: Path, *, name: str = "") -> None:
     """Raise a ValueError with all reasons not to publish a model's folder with its card."""
     reasons = find_refusals(folder)
     if not read_card(folder / CARD_FILE)[0].get("license"):
@@ -237,7 +237,7 @@ def check_publishable(folder: Path) -> None:
         reasons = [f"opening it: {error}"]
     if reasons:
         listed = "\n  - ".join(["", *reasons])
-        raise ValueError(f"{folder.name} cannot be published; nothing was sent:{listed}")
+        raise ValueError(f"{name or folder.name} cannot be published; nothing was sent:{listed}")
 
 
 def commit_folder(

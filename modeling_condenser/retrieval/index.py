@@ -35,6 +35,7 @@ from modeling_condenser.collection.load import CORPUS_FILE, load_dev, load_passa
 from modeling_condenser.collection.rows import iterate_rows
 from modeling_condenser.collection.rows import read_json as read_json_rows
 from modeling_condenser.encoding.embeddings import Embeddings, hash_passages, id_column
+from modeling_condenser.encoding.retriever import check_text
 from modeling_condenser.files.run_folder import (
     atomic_file,
     atomic_folder,
@@ -349,17 +350,6 @@ def _compare(before: Dataset, after: Dataset) -> Changes:
     added = [name for name in now if name not in earlier]
     changed = [name for name, content in now.items() if earlier.get(name, content) != content]
     return Changes(added, changed, [name for name in earlier if name not in now])
-
-
-def check_text(text: str, what: str) -> None:
-    """Raise a ValueError of a text with half a character, which cannot be encoded."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(
-            f"{what} is {text!r:.80}, which has half of a character (a lone surrogate): replace it "
-            "by text.encode(errors='replace').decode()."
-        ) from None
 
 
 def _check_folder(folder: Path) -> None:

@@ -68,7 +68,7 @@ def kept_map(one_map, monkeypatch):
 
 
 def settings(published, judged, out, **changes):
-    return {"model": str(published), "corpus": str(judged), "output_dir": str(out), **changes}
+    return {"model": str(published), "collection": str(judged), "output_dir": str(out), **changes}
 
 
 @pytest.fixture(scope="module")

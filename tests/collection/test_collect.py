@@ -149,10 +149,11 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
     done = collect(**settings)
     assert done.left_out == {
         "names several documents": 2,
-        "names no passage": 2,
+        "passage not found": 1,
+        "without passage, file and id": 1,
         "no question": 1,
     }
-    assert "it names no passage: 'Nothing?'" in caplog.text
+    assert "left out, passage not found '" in caplog.text and ": 'Nothing?'" in caplog.text
     judged = relevant(out)
     expected = {
         "Where do penguins live?": ["deep/zh_one.txt#1"],
@@ -197,13 +198,19 @@ def test_labels_that_fit_nothing_are_refused_and_the_passages_are_kept(messy, tm
         collect(**settings)
     assert not out.exists()
     labels.write_text("question,file\na,b.md\n")
-    with pytest.raises(
-        ValueError, match="No label of .*names no passage: 1.*has all passages, but"
-    ):
+    with pytest.raises(ValueError, match="No label of .*unknown file: 1.*has all passages, but"):
         collect(**settings)
     assert {file.name for file in out.iterdir()} == {"corpus.jsonl", "collected.json"}
     labels.write_text("question,file\na,setup.md\n")
     assert sum(collect(**settings).questions.values()) == 1
+    before = {file.name: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    labels.write_text("question,file\na,b.md\n")
+    with pytest.raises(ValueError, match="out keeps its passages and queries: correct"):
+        collect(**settings)
+    assert {file.name: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
+    labels.write_text("question,file\n")
+    with pytest.raises(ValueError, match="pairs.csv has no rows"):
+        collect(**settings)
 
 
 def test_labels_of_documents_may_have_ids_of_their_own(tmp_path, write_text):
@@ -342,7 +349,7 @@ def test_an_id_counts_in_the_named_file_only(tmp_path):
         "in a": {"in/deep/a.csv#17"},
         "passage": {"in/deep/a.csv#18"},
     }
-    assert done.left_out == {"names no passage": 2}
+    assert done.left_out == {"unknown id": 1, "unknown file": 1}
 
 
 def test_files_that_share_a_passage_are_in_different_splits(tmp_path):

@@ -419,7 +419,7 @@ def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
     }
     assert {name: why.partition(":")[0] for name, why in reader.unread.items()} == {
         "in/d.csv": "there is no column text or content or body, only answer, question. Name one "
-        "with --text_column.",
+        'with --text_column, or in pre-training as --corpus "{path',
         "in/e.csv": "in/e.csv has several columns 'text'",
         "in/f.jsonl": "in/f.jsonl",
     }

@@ -30,7 +30,7 @@ def test_a_step_is_measured_with_its_activations_and_without_the_memory_of_the_c
     assert (cost["device"], cost["length"], cost["dtype"]) == ("cpu", 64, "float32")
     assert cost["n_parameters"] > 120_000 * 256
     low, high = cost["quartiles"]
-    assert 0 < low <= cost["seconds_per_step"] <= high < 5
+    assert 0 < low <= cost["seconds_per_step"] <= high
     weights, memory = 4 * cost["n_parameters"], cost["peak_memory_bytes"]
     activation = 8 * 64 * 8192 * 4  # texts x tokens x numbers of the feed-forward layer x bytes
     assert 120e6 < weights < weights + activation < memory < weights + 200e6

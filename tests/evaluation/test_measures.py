@@ -107,11 +107,10 @@ def test_hits_are_counted_where_a_text_holds_an_answer():
     assert actual.unanswerable == ("unknown",)
 
 
-def test_a_run_that_ranks_all_passages_is_not_too_short(caplog):
-    run, passages = {"q": {f"p{i}": 4.0 - i for i in range(1, 5)}}, JUDGED["passages"]
-    for known in (passages, None):
-        evaluate_run({"q": {"p4": 1}}, run, measures=["MRR@10"], passages=known)
-        assert bool(caplog.records) == (known is None)
+def test_only_a_run_of_others_may_be_too_short(caplog):
+    for is_given in (False, True):
+        evaluate_run({"q": {"p4": 1}}, {"q": {"p4": 1.0}}, measures=["R@9"], is_given=is_given)
+        assert bool(caplog.records) == is_given
 
 
 def test_answers_and_judgements_are_measured_on_the_same_queries(caplog):
