@@ -9,9 +9,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from modeling_condenser.collection.collection import find_rows
+from modeling_condenser.collection.collection import check_text, find_rows
 from modeling_condenser.collection.load import load_dev, load_passages, name_collection
-from modeling_condenser.encoding.retriever import check_text
 from modeling_condenser.files.settings import check_least, parse_settings
 from modeling_condenser.retrieval.index import (
     Passage,

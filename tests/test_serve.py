@@ -54,6 +54,10 @@ def test_the_page_shows_where_a_passage_is_from_and_cuts_a_long_one():
     text = f"{'Before. ' * 99}The spring. {'After. ' * 99}"
     fields = {"id": "p", "title": "T", "text": text, "words": ("spring",)}
     passage = SimpleNamespace(**fields, sentence="The spring.", file="a.md", headings="A > B")
-    shown = runpy.run_path(str(SERVE))["describe"](passage)
+    describe = runpy.run_path(str(SERVE))["describe"]
+    shown = describe(passage)
     assert (shown["source"], shown["whole"]) == ("a.md · A > B · p", text)
     assert shown["before"] == f"… {'Before. ' * 24}" and shown["after"] == f"{' After.' * 71} …"
+    passage.text, passage.sentence = f"{'春天。' * 200}山。{'春天。' * 200}", "山。"  # no blanks
+    shown = describe(passage)
+    assert shown["before"].endswith("春天。") and shown["after"].startswith("春天。")

@@ -91,6 +91,17 @@ def check_id(name: str, what: str) -> None:
         )
 
 
+def check_text(text: str, what: str) -> None:
+    """Raise a ValueError of a text with half a character, which cannot be encoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{what} is {text!r:.80}, which has half of a character (a lone surrogate): replace it "
+            "by text.encode(errors='replace').decode()."
+        ) from None
+
+
 def plain_text(text: str) -> str:
     """Return a text in lower case, with single blanks, to compare it with near-copies."""
     return " ".join(text.split()).casefold()

@@ -29,6 +29,7 @@ from torch.nn import functional as F
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from modeling_condenser.collection.collection import check_text
 from modeling_condenser.files.models import (
     INT8_FILE,
     MODULES_CONFIG_FILE,
@@ -288,17 +289,6 @@ def _read_window(
                 )
             check_text(text, f"Row {row}")
             yield write(title, text)
-
-
-def check_text(text: str, what: str) -> None:
-    """Raise a ValueError of a text with half a character, which cannot be encoded."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(
-            f"{what} is {text!r:.80}, which has half of a character (a lone surrogate): replace it "
-            "by text.encode(errors='replace').decode()."
-        ) from None
 
 
 def tokenize_texts(

@@ -30,12 +30,12 @@ from modeling_condenser.collection.collection import (
     Collection,
     PassageIndex,
     check_passages,
+    check_text,
 )
 from modeling_condenser.collection.load import CORPUS_FILE, load_dev, load_passages
 from modeling_condenser.collection.rows import iterate_rows
 from modeling_condenser.collection.rows import read_json as read_json_rows
 from modeling_condenser.encoding.embeddings import Embeddings, hash_passages, id_column
-from modeling_condenser.encoding.retriever import check_text
 from modeling_condenser.files.run_folder import (
     atomic_file,
     atomic_folder,

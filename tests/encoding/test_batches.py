@@ -166,6 +166,10 @@ def test_other_models_stay_padded(bert_folder, tmp_path):
     dense = save_mapped(tmp_path / "dense", bert_folder)
     for folder in (causal, dense):
         assert not accept_packed(SentenceTransformer(str(folder), device="cpu"))
+    plain = save_pooled(tmp_path / "plain", bert_folder, "cls")
+    # Apple's and Intel's GPUs, as another device here, have no packed attention.
+    assert not accept_packed(SentenceTransformer(str(plain), device="cpu").to("meta"))
+    assert accept_packed(SentenceTransformer(str(plain), device="cpu"))
     # Float32 is padded, too, as in the evaluation script.
     settings: Any = {"pooling": "cls", "device": "cpu"}
     _, shapes = encode(Retriever(bert_folder, **settings))

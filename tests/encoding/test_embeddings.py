@@ -1,10 +1,12 @@
 """A folder of embeddings: written, read, as parquet, and encoded in shards by many processes."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,6 +158,32 @@ def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, t
         encode_collection(retriever, PASSAGES, tmp_path / "3", shard_size=9, devices=["cpu", "cpu"])
 
 
+def test_a_worker_ends_with_the_process_that_started_it():
+    script = """
+import time
+from modeling_condenser.encoding.embeddings import _start
+
+print(_start(time.sleep, 600).pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        worker = int(parent.stdout.readline())  # type: ignore[union-attr]
+        os.kill(worker, 0)  # it runs
+        parent.kill()
+    for _ in range(600):
+        if not Path(f"/proc/{worker}").exists() or "\nState:\tZ" in status_of(worker):
+            return
+        time.sleep(0.1)
+    os.kill(worker, signal.SIGKILL)
+    pytest.fail("the worker still runs")
+
+
+def status_of(process: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/status").read_text()
+    return ""
+
+
 def test_each_device_has_a_worker_unless_there_are_fewer_shards(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     for here, devices, n_shards, expected in (
@@ -192,6 +220,8 @@ def test_shards_of_millions_of_passages_can_all_be_open(tmp_path, monkeypatch):
         assert module._choose_shard_size(n) == size
     monkeypatch.setattr(module, "_MOST_SHARDS", 10)
     encode_collection(HashRetriever(), PASSAGES, tmp_path / "e", shard_size=8)
+    many = encode_collection(HashRetriever(), PASSAGES, tmp_path / "many", shard_size=1)
+    assert len(many.shards) <= 10
     grown = encode_collection(HashRetriever(), make_passages(200), tmp_path / "e")
     assert len(grown.shards) == 10
     assert all_bytes(grown) == hash_vectors(make_passages(200)).tobytes()

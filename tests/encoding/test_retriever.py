@@ -190,6 +190,8 @@ def test_wrong_texts_and_vectors_are_errors(bert_folder, monkeypatch):
         retriever.encode_queries("Why?")
     with pytest.raises(ValueError, match="Got {'p1': 'a'}, expected a list of texts"):
         retriever.encode_passages({"p1": "a"})
+    with pytest.raises(ValueError, match="Row 1 is .* has half of a character"):
+        retriever.encode_queries(["a", "\ud83d"])
     with pytest.raises(ValueError, match="Row 1 is None, expected a text"):
         retriever.encode_passages(as_passages(["a", None]))
     with pytest.raises(ValueError, match="compares by Euclidean distance"):

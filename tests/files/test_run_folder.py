@@ -147,8 +147,8 @@ def test_the_old_folder_is_back_when_the_new_one_cannot_take_its_place(tmp_path,
     assert contents(tmp_path) == {"model/weights": b"old"}
 
 
-@pytest.mark.parametrize("name", [".", "..", "model/.."])
-def test_the_current_folder_is_not_replaced(name):
+@pytest.mark.parametrize("name", [".", "..", "model/..", "/proc"])
+def test_the_current_folder_and_a_volume_are_not_replaced(name):
     with pytest.raises(ValueError, match="name a new folder in it"), atomic_folder(Path(name)):
         pass
 

@@ -145,9 +145,23 @@ def test_a_misspelt_verb_and_an_interrupt_are_one_line(capsys, monkeypatch):
         """Stop."""
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(COMMANDS, "search", interrupt)
-    assert main(["search"]) == 130
-    assert capsys.readouterr().err.startswith("interrupted: ")
+    def interrupt_while_others_work(_):
+        """Stop."""
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise TimeoutError  # as `datasets` does, whose processes do not answer
+
+    for stopped in (interrupt, interrupt_while_others_work):
+        monkeypatch.setitem(COMMANDS, "search", stopped)
+        assert main(["search"]) == 130
+        assert capsys.readouterr().err.startswith("interrupted: ")
+
+
+def test_the_bare_command_prints_its_help(capsys):
+    with pytest.raises(SystemExit):
+        main([])
+    assert "condenser VERB" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -4,12 +4,14 @@ import io
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_passages
+from modeling_condenser.encoding.encode import encode
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
@@ -110,6 +112,8 @@ def test_given_embeddings_and_an_index_answer_too(
     monkeypatch.setenv("RANK", "1")  # as some clusters do; `encode` is one process all the same
     assert main(["encode", str(encoder), str(collection), str(tmp_path / "vectors")]) == 0
     assert "60 passages of 32 numbers" in capsys.readouterr().out
+    named: Any = {"model": str(encoder)}
+    assert encode(model=named, collection=collection, out=tmp_path / "vectors").n_passages == 60
     words = (collection, QUERY, "-k", 3, "--embeddings", tmp_path / "vectors")
     expected = expected_lines(encoder, collection, QUERY, 3)
     assert are_shown(search(encoder, *words), expected)
