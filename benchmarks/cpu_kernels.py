@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.harness import make_parser, print_table, time_in_turns
 from modeling_condenser.cpu_kernels import cpu_attention
-from modeling_condenser.packing import attend_nested
+from modeling_condenser.packed_attention import attend_nested
 
 _MODELS = {"MiniLM's size": (12, 32), "BERT base's size": (12, 64)}  # heads and their width
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from modeling_condenser import packing
+from modeling_condenser import packed_attention, packing
 from modeling_condenser.cpu_kernels import Kept, cpu_attention, draw_seed, rounded_rate
 from tests.backbones.encoders import BACKBONES
 from tests.models import assert_same, losses_and_gradients, make_model
@@ -106,7 +106,7 @@ def test_packed_batches_drop_units_in_training_and_the_same_again_when_recompute
         rates.append(rate)
         return cpu_attention(*rows, rate=rate, **kwargs)
 
-    monkeypatch.setattr(packing, "cpu_attention", count)
+    monkeypatch.setattr(packed_attention, "cpu_attention", count)
     model, batch = make_model("BERT"), packing.pack(BACKBONES["BERT"].batch(6, 40))
     for module in model.modules():
         if isinstance(module, nn.Dropout):

@@ -16,8 +16,9 @@ from modeling_condenser import (
     CondenserForMaskedLM,
     CondenserForPreTraining,
     cpu_kernels,
-    packing,
+    packed_attention,
 )
+from modeling_condenser.packed_attention import cuda_attention
 from modeling_condenser.packing import BatchShape, is_packing, pack, unpack, use_packing
 from tests.backbones.encoders import BACKBONES
 from tests.models import LOSSES, assert_same, losses_and_gradients, make_model
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensor
 def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention as on a device, for small blocks and for large ones."""
     if request.param == "CUDA":
-        monkeypatch.setattr(packing, "cpu_attention", packing.cuda_attention)
+        monkeypatch.setattr(packed_attention, "cpu_attention", cuda_attention)
     elif request.param != "CPU":
         monkeypatch.setattr(cpu_kernels, "_LARGEST_CALL", 1)
 
@@ -192,7 +193,7 @@ def test_local_attention_in_half_precision_is_one_operator_without_padding_or_ma
         for _ in range(3)
     ]
     with LargestTensor() as seen:
-        output = packing.cuda_attention(
+        output = cuda_attention(
             *rows, starts, starts, longest=8192, rate=0.1, scale=None, window=65
         )
         output.sum().backward()
@@ -208,7 +209,7 @@ def test_local_attention_in_half_precision_is_one_operator_without_padding_or_ma
 def test_older_gpus_and_float32_have_kernels_that_need_no_ampere(
     monkeypatch, dtype, window, is_narrowed
 ):
-    monkeypatch.setattr(packing, "_has_flash", lambda: False)
+    monkeypatch.setattr(packed_attention, "_has_flash", lambda: False)
     attend, limits = F.scaled_dot_product_attention, []
 
     def note(query: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
@@ -225,7 +226,7 @@ def test_older_gpus_and_float32_have_kernels_that_need_no_ampere(
         of_queries = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
         rows[0] = rows[0][:, :5]
     options: Any = {"longest": 13, "rate": 0.0, "scale": None, "window": window}
-    found = packing.cuda_attention(*rows, of_queries, starts, **options)
+    found = cuda_attention(*rows, of_queries, starts, **options)
     expected = cpu_kernels.cpu_attention(*rows, of_queries, starts, **options)
     torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
     # Torch has fused kernels only where the shortest block is stated to have rows, and refuses a
@@ -237,16 +238,16 @@ def test_older_gpus_and_float32_have_kernels_that_need_no_ampere(
 @pytest.mark.parametrize("n_queries", [20, 5])
 def test_dropout_without_flash_attention_has_one_mask_in_both_passes(monkeypatch, n_queries):
     """The output is linear in the values: <output, g> is <values, gradient of the values>."""
-    monkeypatch.setattr(packing, "_has_flash", lambda: False)
+    monkeypatch.setattr(packed_attention, "_has_flash", lambda: False)
     torch.manual_seed(0)
     starts = torch.tensor([0, 7, 7, 20], dtype=torch.int32)
     of_queries = starts if n_queries == 20 else torch.tensor([0, 2, 2, 5], dtype=torch.int32)
     query, key = torch.randn(2, n_queries, 8), torch.randn(2, 20, 8)
     value = torch.randn(2, 20, 8, requires_grad=True)
     options: Any = {"longest": 13, "scale": None, "window": None}
-    plain = packing.cuda_attention(query, key, value, of_queries, starts, rate=0.0, **options)
+    plain = cuda_attention(query, key, value, of_queries, starts, rate=0.0, **options)
     monkeypatch.setattr(torch.nested, "nested_tensor_from_jagged", None)  # whose kernel has two
-    output = packing.cuda_attention(query, key, value, of_queries, starts, rate=0.5, **options)
+    output = cuda_attention(query, key, value, of_queries, starts, rate=0.5, **options)
     assert not torch.allclose(output, plain)
     weight = torch.randn_like(output)
     output.backward(weight)
@@ -287,7 +288,7 @@ def test_flash_attention_drops_weights_at_its_rate_and_sees_its_window(window):
     starts = torch.tensor([0, 300, 300, 700], dtype=torch.int32, device="cuda")
     rows = [torch.randn(2, 700, 32, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
     options: Any = {"longest": 512, "scale": None, "window": window}
-    plain = packing.cuda_attention(*rows, starts, starts, rate=0.0, **options).float()
+    plain = cuda_attention(*rows, starts, starts, rate=0.0, **options).float()
     block = torch.repeat_interleave(torch.arange(3, device="cuda"), starts.diff())
     position = torch.arange(700, device="cuda")
     mask = block[:, None] == block
@@ -297,8 +298,7 @@ def test_flash_attention_drops_weights_at_its_rate_and_sees_its_window(window):
     expected = torch.nn.functional.scaled_dot_product_attention(*wide, mask).transpose(0, 1)
     torch.testing.assert_close(plain, expected, rtol=3e-2, atol=3e-2)
     dropped = [
-        packing.cuda_attention(*rows, starts, starts, rate=0.3, **options).float()
-        for _ in range(200)
+        cuda_attention(*rows, starts, starts, rate=0.3, **options).float() for _ in range(200)
     ]
     assert not torch.equal(dropped[0], dropped[1])
     assert (torch.stack(dropped).mean(0) - expected).abs().mean() < 0.1

@@ -16,6 +16,7 @@ from torch import nn
 from modeling_condenser import packing
 from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.encoder_parts import position_offset
+from modeling_condenser.packed_attention import PACKED
 
 
 def accept_packed(model: SentenceTransformer) -> bool:
@@ -25,7 +26,7 @@ def accept_packed(model: SentenceTransformer) -> bool:
         return False  # other devices have no such attention
     transformer, pooling = modules[:2]
     encoder = transformer.model
-    encoder.set_attn_implementation(packing.PACKED)
+    encoder.set_attn_implementation(PACKED)
     offset = position_offset(encoder)
     # The module calls the encoder's `forward` directly, which skips hooks of the encoder.
     transformer.register_forward_pre_hook(
