@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 from benchmarks.harness import as_bert
 from modeling_condenser import CondenserForMaskedLM
-from modeling_condenser.encoder_parts import save_tokenizer
+from modeling_condenser.encoder_files import save_tokenizer
 from modeling_condenser.files.models import EncodingContract
 from modeling_condenser.files.run_folder import MODEL_FOLDER, atomic_folder
 from modeling_condenser.publishing.provenance import read_provenance, write_provenance

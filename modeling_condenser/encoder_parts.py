@@ -1,26 +1,17 @@
-"""How a Condenser uses the parts of any encoder, and saves the encoder with its dense vector.
+"""How a Condenser uses the layers of any encoder, and pools its dense vector.
 
 Travels to the Hub with `modeling_condenser.py`.
 """
 
 import copy
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.modeling_outputs import BaseModelOutput
 
 from .losses import block_of_rows, widen
 
@@ -233,167 +224,3 @@ def freeze_pooler(encoder: nn.Module) -> None:
             continue
         if not part.bias.any():
             nn.init.eye_(part.weight)
-
-
-def write_modules(folder: Path, dimension: int, contract: Mapping[str, Any]) -> None:
-    """Write the files from which sentence-transformers 6 builds the modules around an encoder.
-
-    Without them it would pool by the mean. `contract` has the fields of the package's
-    `EncodingContract`; only pooling and similarity must be there.
-    """
-    base = "sentence_transformers.base.modules"
-    modules = {
-        "": f"{base}.transformer.Transformer",
-        "1_Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
-    }
-    files: dict[str, Any] = {
-        "1_Pooling/config.json": {
-            "embedding_dimension": dimension,
-            "pooling_mode": contract["pooling"],
-        },
-        "config_sentence_transformers.json": {
-            "model_type": "SentenceTransformer",
-            "prompts": {
-                "query": contract.get("query_prompt", ""),
-                "document": contract.get("passage_prompt", ""),
-            },
-            "default_prompt_name": None,
-            "similarity_fn_name": contract["similarity"],
-            "title_separator": contract.get("title_separator", " "),  # which the library ignores
-        },
-    }
-    if contract["similarity"] == "cosine":
-        modules["2_Normalize"] = f"{base}.normalize.Normalize"
-        files["2_Normalize/config.json"] = {}  # the Hub has no empty folders
-    if "query_max_length" in contract:
-        query, passage = contract["query_max_length"], contract["passage_max_length"]
-        files["sentence_bert_config.json"] = {
-            "max_seq_length": max(query, passage),
-            "query_length": query,
-            "document_length": passage,
-        }
-    files["modules.json"] = [
-        {"idx": place, "name": str(place), "path": path, "type": kind}
-        for place, (path, kind) in enumerate(modules.items())
-    ]
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        text = json.dumps(content, indent=2, ensure_ascii=False)
-        (folder / name).write_text(f"{text}\n", "utf-8")
-
-
-def contract_of(config: Any, *, longest: int) -> dict[str, Any]:
-    """The encoding contract of a checkpoint, for texts of up to `longest` tokens.
-
-    The fields are those of the package's `EncodingContract` without a default, and its config's.
-    """
-    return {
-        "query_max_length": longest,
-        "passage_max_length": longest,
-        "pooling": config.pooling,
-        "similarity": config.similarity,
-    }
-
-
-def write_encoder(
-    folder: Path,
-    encoder: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    contract: Mapping[str, Any],
-) -> None:
-    """Write a plain encoder: weights, tokenizer, and modules, which state its contract.
-
-    `contract` has the fields of `contract_of`, and perhaps further ones of `EncodingContract`. The
-    tokenizer is changed (`save_tokenizer`), and the encoder names no code of others any more.
-    """
-    vars(encoder.config).pop("auto_map", None)
-    encoder.save_pretrained(folder)
-    save_tokenizer(tokenizer, contract, folder)
-    write_modules(folder, encoder.config.hidden_size, contract)
-
-
-def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model's training, or of the checkpoint that it was loaded from."""
-    if model.trained_tokenizer is not None:
-        return model.trained_tokenizer
-    name = model.name_or_path or model.config.encoder_config.name_or_path
-    if not name:
-        raise ValueError(
-            "The model was not loaded from a checkpoint: pass its tokenizer as processing_class "
-            "(in save_encoder: tokenizer)."
-        )
-    return AutoTokenizer.from_pretrained(name, **model.opened_with)
-
-
-def save_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, contract: Mapping[str, Any], folder: Path
-) -> None:
-    """Save a tokenizer with the lengths and inputs of a contract, and padding at the right."""
-    longest = max(contract["query_max_length"], contract["passage_max_length"])
-    tokenizer.model_max_length = longest
-    tokenizer.padding_side = "right"  # else learned positions of a text depend on its neighbours
-    segments = ["token_type_ids"] if contract.get("token_type_ids") else []
-    tokenizer.model_input_names = ["input_ids", *segments, "attention_mask"]
-    # The attribute alone is not saved.
-    tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
-    # Of the call that opened it, and code of others.
-    for name in ("is_local", "local_files_only", "auto_map"):
-        tokenizer.init_kwargs.pop(name, None)
-    if tokenizer.is_fast:
-        tokenizer.backend_tokenizer.no_truncation()  # of the last call
-        tokenizer.backend_tokenizer.no_padding()
-    tokenizer.save_pretrained(folder)
-
-
-def build_lm_head(encoder_config: Any) -> tuple[nn.Module, dict[str, str]]:
-    """A new LM head of the encoder's own masked-LM class, and its tied weights."""
-    with torch.device("meta"):  # the encoder inside is not needed
-        dtype = torch.get_default_dtype()  # not that of the configuration
-        masked_lm = AutoModelForMaskedLM.from_config(copy.deepcopy(encoder_config), dtype=dtype)
-    masked_lm.config = encoder_config
-    lm_head, tied = take_lm_head(masked_lm)
-    lm_head.to_empty(device=torch.get_default_device())
-    with torch.no_grad():
-        for parameter in lm_head.parameters():
-            parameter.zero_()  # some are filled by no module, such as the bias of Data2VecText
-    for module in lm_head.modules():
-        if callable(reset := getattr(module, "reset_parameters", None)):
-            reset()
-    return lm_head, tied
-
-
-def take_lm_head(masked_lm: PreTrainedModel) -> tuple[nn.Module, dict[str, str]]:
-    """The LM head of a masked LM, and its tied weights {target: source} by a Condenser's names."""
-    encoder, tied = masked_lm.base_model_prefix, dict(masked_lm._tied_weights_keys or {})
-    names = [name for name, _ in masked_lm.named_children() if name != encoder]
-    if len(names) == 1:
-        lm_head, prefix, new_prefix = getattr(masked_lm, names[0]), f"{names[0]}.", "lm_head."
-    else:
-        lm_head, prefix, new_prefix = _LMHead(masked_lm), "", "lm_head.masked_lm."
-
-    def rename(key: str) -> str:
-        if key.startswith(f"{encoder}."):
-            return "condenser.encoder" + key.removeprefix(encoder)
-        return new_prefix + key.removeprefix(prefix)
-
-    return lm_head, {rename(target): rename(source) for target, source in tied.items()}
-
-
-class _LMHead(nn.Module):
-    """A masked LM without its encoder, (..., H) to (..., V), for LM heads of several modules."""
-
-    def __init__(self, masked_lm: PreTrainedModel):
-        super().__init__()
-        setattr(masked_lm, masked_lm.base_model_prefix, _GivenHiddenStates())
-        masked_lm._tied_weights_keys = masked_lm.all_tied_weights_keys = {}
-        self.masked_lm = masked_lm
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.masked_lm(inputs_embeds=hidden).logits
-
-
-class _GivenHiddenStates(nn.Module):
-    """Replaces an encoder, and returns its input."""
-
-    def forward(self, *args: Any, inputs_embeds: torch.Tensor, **kwargs: Any) -> BaseModelOutput:
-        return BaseModelOutput(last_hidden_state=inputs_embeds)

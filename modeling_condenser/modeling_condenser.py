@@ -36,24 +36,26 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_condenser import CondenserConfig
+from .encoder_files import (
+    contract_of,
+    find_tokenizer,
+    write_encoder,
+    write_modules,
+)
 from .encoder_parts import (
     HEAD_WEIGHTS,
     LayerCall,
     LayerRecorder,
     build_final_norm,
     build_like,
-    build_lm_head,
-    contract_of,
     find_layers,
-    find_tokenizer,
     freeze_pooler,
     n_positions,
     pool,
     refuse_incomplete,
     replace_cls,
-    write_encoder,
-    write_modules,
 )
+from .lm_head import build_lm_head
 from .losses import IGNORE_INDEX, MaskedTokens, bag_of_words_loss, mlm_losses
 
 AUTO_MAP = {

@@ -23,7 +23,7 @@ from transformers import (
 from transformers.utils import logging
 
 from .configuration_condenser import SUPPORTED_ENCODERS, CondenserConfig, check_encoder
-from .encoder_parts import refuse_incomplete, take_lm_head
+from .encoder_parts import refuse_incomplete
 from .files.models import (
     MODULES_FILE,
     STARTER,
@@ -32,6 +32,7 @@ from .files.models import (
     module_paths,
     quiet_loading,
 )
+from .lm_head import take_lm_head
 from .modeling_condenser import CondenserForMaskedLM
 
 logger = logging.get_logger(__name__)

@@ -16,7 +16,7 @@ from modeling_condenser import (
     CondenserForMaskedLM,
     CondenserForPreTraining,
 )
-from modeling_condenser.encoder_parts import find_tokenizer
+from modeling_condenser.encoder_files import find_tokenizer
 from tests.backbones.encoders import BACKBONES, LAYERS, VOCABULARY
 from tests.models import losses_and_gradients
 from tests.models import make_model as make_backbone_model

@@ -14,7 +14,8 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoTokenizer, PreTrainedModel
 
-from modeling_condenser.encoder_parts import contract_of, n_positions
+from modeling_condenser.encoder_files import contract_of
+from modeling_condenser.encoder_parts import n_positions
 from modeling_condenser.encoding.retriever import Retriever, make_batches, tokenize_texts
 from modeling_condenser.evaluation.measures import measure_in_memory
 from modeling_condenser.files import models

@@ -12,7 +12,8 @@ from datasets import Dataset, IterableDataset
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.encoder_parts import find_layers, find_tokenizer, n_positions
+from modeling_condenser.encoder_files import find_tokenizer
+from modeling_condenser.encoder_parts import find_layers, n_positions
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import is_packing, use_packing, why_not_packed
 

@@ -13,7 +13,7 @@ from transformers import TrainingArguments
 from transformers.trainer_pt_utils import find_batch_size
 from transformers.trainer_utils import TrainOutput
 
-from modeling_condenser.encoder_parts import find_tokenizer
+from modeling_condenser.encoder_files import find_tokenizer
 from modeling_condenser.files.run_folder import hash_data
 from modeling_condenser.losses import IGNORE_INDEX, bag_sizes
 from modeling_condenser.packing import unpack

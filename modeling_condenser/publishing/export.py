@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_condenser.encoder_parts import n_positions, write_encoder
+from modeling_condenser.encoder_files import write_encoder
+from modeling_condenser.encoder_parts import n_positions
 from modeling_condenser.files.models import (
     INT8_FILE,
     LENGTHS,

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
-from modeling_condenser.encoder_parts import find_tokenizer
+from modeling_condenser.encoder_files import find_tokenizer
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.pretraining import pretrain as pretrain_module
 from modeling_condenser.pretraining.pretrain import (
