@@ -8,6 +8,6 @@ for Condenser, its head. Start reading in `pretrain.py`. A text goes this way:
       -> IterableDataset: streams.py and lanes.py cut, shuffle and fill batches while training
     examples.py makes these two for an objective of objectives.py
       -> `input_ids` and `mask_key` of each block or text of a pair
-      -> collator.py adds special tokens, masks (masking.py) and packs
+      -> collator.py adds special tokens, masks (masking.py, word_starts.py) and packs
       -> trainer.py, contrastive_trainer.py
 """

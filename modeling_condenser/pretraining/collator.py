@@ -18,11 +18,11 @@ from .counter_random import random_keys, uniforms
 from .masking import (
     HEAD_STREAM,
     WINDOW_STREAM,
-    WordStarts,
     choose_words,
     masking_budget,
     replace_tokens,
 )
+from .word_starts import WordStarts
 
 PAD_MULTIPLE = 8
 

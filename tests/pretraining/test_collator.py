@@ -17,7 +17,7 @@ from modeling_condenser import CondenserDataCollator
 from modeling_condenser.files.models import STARTER_FOLDER
 from modeling_condenser.packing import unpack
 from modeling_condenser.pretraining.data import KeyedBlocks
-from modeling_condenser.pretraining.masking import WordStarts
+from modeling_condenser.pretraining.word_starts import WordStarts
 from tests import tokenizers
 from tests.pretraining.scripts import SCRIPTS, texts_of
 

@@ -12,11 +12,11 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.pretraining.masking import (
     ORDER_STREAM,
-    WordStarts,
     choose_words,
     masking_budget,
     replace_tokens,
 )
+from modeling_condenser.pretraining.word_starts import WordStarts
 from tests.backbones.encoders import BACKBONES
 
 TOKENIZERS = {backbone.tokenizer for backbone in BACKBONES.values()}
