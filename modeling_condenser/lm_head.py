@@ -56,7 +56,7 @@ class _LMHead(nn.Module):
         self.masked_lm = masked_lm
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.masked_lm(inputs_embeds=hidden).logits
+        return self.masked_lm(inputs_embeds=hidden, return_dict=True).logits
 
 
 class _GivenHiddenStates(nn.Module):

@@ -125,7 +125,7 @@ class CondenserPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Open a checkpoint; its tokenizer will be that of the same revision."""
+        """Open a checkpoint; its tokenizer will be that of the same revision and subfolder."""
         opened: Any = super().from_pretrained(*args, **kwargs)
         model = opened[0] if isinstance(opened, tuple) else opened
         # A token must not be saved.

@@ -173,9 +173,11 @@ def test_weights_of_an_encoder_that_are_not_read_are_named(tmp_path, caplog):
     )
 
 
-def test_a_configuration_that_asks_for_tuples_changes_nothing():
-    model = CondenserForPreTraining(CondenserConfig(encoder_config=BERT.config(return_dict=False)))
-    assert torch.isfinite(model(**BERT.batch()).loss)
+@pytest.mark.parametrize("name", ["BERT", "ModernBERT", "DistilBERT", "ELECTRA"])
+def test_a_configuration_that_asks_for_tuples_changes_nothing(name):
+    config = BACKBONES[name].config(return_dict=False)
+    model = CondenserForPreTraining(CondenserConfig(encoder_config=config))
+    assert torch.isfinite(model(**BACKBONES[name].batch()).loss)
 
 
 def test_what_would_go_wrong_in_silence_is_refused(tmp_path):

@@ -130,7 +130,8 @@ def collect(**settings: Any) -> Collected:
     Raises:
         FileNotFoundError: a folder, a file or the model does not exist.
         ValueError: `out` or a source holds something else, a setting is wrong, or there is no
-            document; or no label has a passage, and then the passages are written all the same.
+            document; or no label has a passage: then the passages are written all the same, unless
+            `out` has queries, which are kept with its passages.
     """
     (recipe,) = parse_settings(settings, CollectRecipe)
     target = Path(recipe.out)

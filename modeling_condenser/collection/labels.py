@@ -156,7 +156,7 @@ def _why_not_one(label: Label, groups: Set[frozenset[str]], names: Names) -> tup
     if not (label["file"] or label["id"] or label["passage"]):
         return "without passage, file and id", ""
     if label["file"] and _key(label["file"]) not in names:
-        return "unknown file", f" {label['file']!r}"
+        return "no passages of its file", f" {label['file']!r}"
     if label["passage"]:
         return "passage not found", f" {label['passage']!r:.60}"
     return "unknown id", f" {label['id']!r}"

@@ -237,8 +237,8 @@ def encode_collection(
         retriever: on `local_device(devices)`.
         passages: columns `_id`, `title`, `text`.
         folder: new, empty, or of an earlier call.
-        shard_size: passages in a shard of a new folder; by default from 256 to 8,192, or
-            more if there would be more than 200 shards.
+        shard_size: passages in a shard of a new folder; by default from 256 to 8,192; more
+            if there would be more than 200 shards.
         devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs if the
             retriever is on one, and its device otherwise.
         is_cache: replace vectors of another model or of other passages, instead of an error.
@@ -348,9 +348,8 @@ def _update(
     added = passages.select(np.flatnonzero(is_new))
     beside = folder.with_name(f".{folder.name}.fresh")
     fresh = _encode(retriever, added, beside, None, devices, is_cache=True)
-    shard_size = max(earlier.shard_size, -(-len(passages) // _MOST_SHARDS))
     with atomic_folder(folder) as partial:
-        new = claim_folder(retriever, passages, partial, shard_size=shard_size)
+        new = claim_folder(retriever, passages, partial, shard_size=earlier.shard_size)
         fresh_rows = np.cumsum(is_new) - 1
         for shard, place in enumerate(new.shards):
             part = slice(place.start, place.stop)

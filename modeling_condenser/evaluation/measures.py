@@ -149,7 +149,7 @@ def default_measures(
     if not (kept := [name for name, cutoff in cutoffs.items() if cutoff <= depth]):
         raise ValueError(
             f"depth is {depth}, too few passages for {', '.join(names)}: name other measures, such "
-            f"as R@{depth}, or leave depth out."
+            f"as {names[-1].partition('@')[0]}@{depth}, or leave depth out."
         )
     return kept
 

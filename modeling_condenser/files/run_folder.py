@@ -93,7 +93,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     if folder.name in ("", ".."):
         raise ValueError(f"{folder} would be replaced as a whole: name a new folder in it.")
     folder = folder.resolve()  # a link stays one
-    if folder.is_mount():
+    if os.path.ismount(folder):  # Path.is_mount is not for Windows
         raise ValueError(
             f"{folder} is a mounted volume, and is written as a whole: name a new folder in it."
         )

@@ -58,6 +58,7 @@ _NOT_SUPPORTED = {  # arguments of sentence-transformers, and what serves instea
     "enable_jit_checkpoint": "set save_steps.",  # a killed training would end as if finished
     "metric_for_best_model": f"{MEASURE} on dev queries chooses the best weights.",
 }
+_USUAL_SAMPLING = "random"
 _METRIC = f"eval_{MEASURE}"  # as the log names it
 _RANKINGS = 5  # of dev queries in a run, at most
 _AT_THE_END = 10**9  # steps; the Trainer saves and evaluates after the last step in any case
@@ -85,7 +86,7 @@ def finetune(**settings: Any) -> Path:
         FileNotFoundError: the encoder, the collection or a file does not exist.
     """
     for name, advice in _NOT_SUPPORTED.items():
-        if settings.get(name):
+        if settings.get(name) and settings[name] != _USUAL_SAMPLING:
             raise ValueError(f"{name} is not supported: {advice}")
     dev = None
     is_ranked = "no" not in (settings.get("eval_strategy"), settings.get("save_strategy"))

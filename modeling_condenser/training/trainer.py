@@ -5,7 +5,6 @@ transformers' own pushes leave out code and card, and send a pickle of the argum
 
 import dataclasses
 import logging
-import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -163,10 +162,8 @@ class ResumableTrainer(Trainer):
         before, n_steps = 0.0, 0
         if checkpoint is not None:
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-            for name in ("logging_steps", "eval_steps", "save_steps"):
-                interval = getattr(self.args, name)
-                if interval and interval < 1:  # a share of all steps, which are now known
-                    setattr(self.args, name, math.ceil(interval * state.max_steps))
+            if self.args.logging_steps < 1:  # a share of all steps, which are now known
+                self.args.logging_steps = state.logging_steps
             n_steps = state.global_step
             before = _callback_states(state).get("Clock", {}).get("train_seconds", 0.0)
             logger.warning("Resuming from %s, step %d.", checkpoint, state.global_step)

@@ -198,7 +198,9 @@ def test_labels_that_fit_nothing_are_refused_and_the_passages_are_kept(messy, tm
         collect(**settings)
     assert not out.exists()
     labels.write_text("question,file\na,b.md\n")
-    with pytest.raises(ValueError, match="No label of .*unknown file: 1.*has all passages, but"):
+    with pytest.raises(
+        ValueError, match="No label .*no passages of its file: 1.*has all passages, but"
+    ):
         collect(**settings)
     assert {file.name for file in out.iterdir()} == {"corpus.jsonl", "collected.json"}
     labels.write_text("question,file\na,setup.md\n")
@@ -349,7 +351,7 @@ def test_an_id_counts_in_the_named_file_only(tmp_path):
         "in a": {"in/deep/a.csv#17"},
         "passage": {"in/deep/a.csv#18"},
     }
-    assert done.left_out == {"unknown id": 1, "unknown file": 1}
+    assert done.left_out == {"unknown id": 1, "no passages of its file": 1}
 
 
 def test_files_that_share_a_passage_are_in_different_splits(tmp_path):
