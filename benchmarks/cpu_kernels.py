@@ -1,4 +1,4 @@
-"""Our attention on a CPU beside torch's nested attention, forward and backward, with dropout of .1.
+"""Our attention on a CPU beside torch's with padding, forward and backward, with dropout of .1.
 
     OMP_NUM_THREADS=1 python -m benchmarks.cpu_kernels
 
@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.harness import make_parser, print_table, time_in_turns
 from modeling_condenser.cpu_kernels import cpu_attention
-from modeling_condenser.packed_attention import attend_nested
+from modeling_condenser.packed_attention import attend_padded
 
 _MODELS = {"MiniLM's size": (12, 32), "BERT base's size": (12, 64)}  # heads and their width
 
@@ -51,7 +51,7 @@ def _step(states: torch.Tensor, starts: torch.Tensor, longest: int, *, ours: boo
         output = cpu_attention(query, key, value, starts, starts, longest=longest, rate=0.1)
     else:
         rows: Any = (part.transpose(0, 1).contiguous() for part in (query, key, value))
-        output = attend_nested(*rows, starts, starts, longest, 0.1, None, None)
+        output = attend_padded(*rows, starts, starts, longest, 0.1, None, None)
     output.sum().backward()
     states.grad = None
 

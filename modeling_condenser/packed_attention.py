@@ -1,7 +1,7 @@
 """Attention within the blocks of a packed batch, as the back-end "packed" of transformers.
 
-On a CPU by `cpu_kernels.py`; on a GPU by flash attention, or where there is none by nested tensors
-or padding. `packing.py` describes the batches.
+On a CPU by `cpu_kernels.py`; on a GPU by flash attention, or with padding where there is none.
+`packing.py` describes the batches.
 
 Shapes: N rows of B blocks end to end, R of them queries, D numbers of a head.
 """
@@ -107,7 +107,7 @@ def cuda_attention(
         query, key, value = (part.to(dtype) for part in (query, key, value))
     bounds, options = (query_starts, key_starts, longest), (rate, scale, window)
     is_half = query.dtype in (torch.bfloat16, torch.float16)
-    attention = _flash if is_half and _has_flash() else attend_nested
+    attention = _flash if is_half and _has_flash() else attend_padded
     return attention(query.contiguous(), key.contiguous(), value.contiguous(), *bounds, *options)
 
 
@@ -128,10 +128,9 @@ def _flash(
     scale: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """One call of the operator that `torch.nn.attention.varlen` and nested tensors call.
+    """One call of the operator that `torch.nn.attention.varlen` calls, which leaves out dropout.
 
-    It has dropout, which `varlen_attn` has not, and windows, which nested tensors have not, and
-    needs no padding for either. torch.compile knows its shapes and its gradient.
+    torch.compile knows its shapes and its gradient.
     """
     size = query.shape[-1]
     scale = size**-0.5 if scale is None else scale
@@ -148,8 +147,7 @@ def _flash(
     return output[..., :size]
 
 
-@torch.compiler.disable  # nested tensors end a graph in any case
-def attend_nested(
+def attend_padded(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -160,40 +158,11 @@ def attend_nested(
     scale: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Attention where flash attention is not: float32, and older GPUs.
+    """Attention of all blocks in one call, padded for this call only; (N, heads, D).
 
-    It is padded if it is local; if it drops weights, because the kernel of nested tensors drops
-    others in its backward pass (pytorch issue 115590); and in bfloat16, where there is no kernel.
+    For float32 and older GPUs. Nested tensors would need no padding, but drop other weights in
+    their backward pass (pytorch issue 115590).
     """
-    if window is not None or rate or query.dtype == torch.bfloat16:
-        bounds = (query_starts, key_starts, longest)
-        return _attend_padded(query, key, value, *bounds, rate, scale, window)
-
-    def nest(packed: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        # Blocks without rows need no kernel; 0 would rule out all that are fast. The kernel refuses
-        # more rows in a block than there are.
-        lengths: Any = {"min_seqlen": 1, "max_seqlen": min(longest, len(packed))}
-        nested = torch.nested.nested_tensor_from_jagged(packed, starts.long(), **lengths)
-        return nested.transpose(1, 2)
-
-    output = F.scaled_dot_product_attention(
-        nest(query, query_starts), nest(key, key_starts), nest(value, key_starts), scale=scale
-    )
-    return output.transpose(1, 2).values()
-
-
-def _attend_padded(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    query_starts: torch.Tensor,
-    key_starts: torch.Tensor,
-    longest: int,
-    rate: float,
-    scale: float | None,
-    window: int | None,
-) -> torch.Tensor:
-    """Attention of all blocks in one call, padded for this call only; (N, heads, D)."""
     n_blocks, device = len(key_starts) - 1, query.device
 
     def place(packed: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
