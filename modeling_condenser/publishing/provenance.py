@@ -47,7 +47,7 @@ _LEFT_OUT = re.compile(
     r"(^|_)(token|password|passwd|secret|api_?key|credentials?|dir)$", re.IGNORECASE
 )
 # Settings that name data, in which a text with an ending is a file.
-_DATA = frozenset({"corpus", "collection", "data", "data_files", "negatives", "path", "queries"})
+_DATA = frozenset({"corpus", "collection", "data", "negatives", "path"})
 _MODELS = ("encoder", "tokenizer")  # settings that name a model
 # Texts, and mappings of texts, in which a slash makes no path.
 _NEVER_PATHS = frozenset({"query_prompt", "passage_prompt", "title_separator", "verdict"})
@@ -121,32 +121,17 @@ def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:
     without the folders above, or `local: *.ENDING` for a file, because the names of documents may
     be private. An address loses its query.
     """
-    kept = {str(name): value for name, value in settings.items()}
-    published = {
+    named = {str(name): value for name, value in settings.items()}
+    return {
         name: _publishable(value, name)
-        for name, value in kept.items()
+        for name, value in named.items()
         if not _LEFT_OUT.search(name)
     }
-    place = str(kept.get("path"))
-    if "data_files" in kept and hub_name(place) and not Path(place).exists():
-        published["data_files"] = _in_data_set(kept["data_files"])
-    return published
-
-
-def _in_data_set(files: Any) -> Any:
-    """Names of files of a data set on the Hub; addresses and paths of this machine as elsewhere."""
-    if isinstance(files, Mapping):
-        return {str(split): _in_data_set(part) for split, part in files.items()}
-    if isinstance(files, list | tuple):
-        return [_in_data_set(part) for part in files]
-    text = str(files)
-    is_inside = "://" not in text and not PureWindowsPath(text).root and not Path(text).exists()
-    return SECRET.sub("…", text) if is_inside else _publishable(files, "data_files")
 
 
 def _publishable(value: Any, name: str) -> Any:
     if isinstance(value, Mapping):
-        if name == "data_files" or name in _NEVER_PATHS:
+        if name in _NEVER_PATHS:
             return {str(key): _publishable(part, name) for key, part in value.items()}
         return publishable(value)
     if isinstance(value, list | tuple | set | frozenset):

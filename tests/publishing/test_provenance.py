@@ -103,27 +103,17 @@ def test_the_names_of_documents_are_not_published(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("clients").mkdir()
     Path("clients/layoffs.csv").touch()
-    files = {"train": "merger.csv", "test": ["clients/layoffs.csv", "clients/*.jsonl"]}
     recipe = {
         "corpus": ["merger.txt", "./plans/merger.txt", "clients", "wikitext", "owner/texts"],
-        "data": {"path": "json", "data_files": files, "split": "train"},
+        "data": {"path": "clients/layoffs.csv", "split": "train"},
         "encoder": "./start-1.5",
-        "on_hub": {"path": "wikimedia/wikipedia", "data_files": "20231101.fr/*.parquet"},
-        "beside": {
-            "path": "owner/name",
-            "data_files": ["/home/me/a.csv", "https://u:pw99@h/x?t=1"],
-        },
+        "beside": ["/home/me/a.csv", "https://u:pw99@h/x?t=1"],
     }
     assert provenance.publishable(recipe) == {
         "corpus": ["local: *.txt", "local: *.txt", "local: clients", "wikitext", "owner/texts"],
-        "data": {
-            "path": "json",
-            "data_files": {"train": "local: *.csv", "test": ["local: *.csv", "local: *.jsonl"]},
-            "split": "train",
-        },
+        "data": {"path": "local: *.csv", "split": "train"},
         "encoder": "local: start-1.5",
-        "on_hub": recipe["on_hub"],
-        "beside": {"path": "owner/name", "data_files": ["local: *.csv", "https://…h/x"]},
+        "beside": ["local: *.csv", "https://…h/x"],
     }
 
 
