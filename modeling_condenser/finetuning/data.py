@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from glob import glob
-from itertools import count, islice, takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -197,8 +197,7 @@ def open_rows(recipe: FinetuningRecipe, title_separator: str = " ") -> list[Data
         name, revision = split_revision(names[0])
         split = recipe.split or "train"
         tables = [load_hub_rows(name, recipe.data_name, split=split, revision=revision)]
-    most = recipe.first_rows
-    return [table if most is None else table.take(min(most, len(table))) for table in tables]
+    return tables
 
 
 def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dataset:
@@ -213,14 +212,14 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
             is_csv = plain_ending(path) == ".csv"
             rows = read_table(path, names, delimiter="," if is_csv else "\t", quoted=is_csv)
         is_empty = True
-        for row in islice(rows, recipe.first_rows):
+        for row in rows:
             is_empty = False
             content = read_dpr(row, title_separator) if "positive_ctxs" in row else row
             yield {_JSON: json.dumps(content, default=str)}
         if is_empty:
             raise ValueError(f"{file} has no rows.")
 
-    identity = ["training rows", str(names), str(recipe.first_rows), title_separator]
+    identity = ["training rows", str(names), title_separator]
     return store_rows(read, {_JSON: _TEXT}, identity=[*identity, *file_states([path])])
 
 

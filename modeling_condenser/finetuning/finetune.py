@@ -11,10 +11,8 @@ from typing import Any, cast, get_args
 import torch
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.evaluation import BaseEvaluator
-from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
-from torch.utils.data import SequentialSampler
 from transformers import TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
@@ -49,12 +47,12 @@ logger = logging.getLogger(__name__)
 
 _NOT_SUPPORTED = {  # arguments of sentence-transformers, and what serves instead
     "prompts": "set query_prompt and passage_prompt, which the model's files then state.",
-    "batch_sampler": "batches are as order says; a text may repeat in a batch of a contrast, whose "
+    "batch_sampler": "examples are shuffled; a text may repeat in a batch of a contrast, whose "
     "false negatives are masked.",
     "router_mapping": "queries and passages are told apart by the columns of the data.",
     "neftune_noise_alpha": "leave it out.",
     "auto_find_batch_size": "set mini_batch_size, which saves memory.",
-    "train_sampling_strategy": "set order.",
+    "train_sampling_strategy": "examples are shuffled.",
     "enable_jit_checkpoint": "set save_steps.",  # a killed training would end as if finished
     "metric_for_best_model": f"{MEASURE} on dev queries chooses the best weights.",
 }
@@ -202,11 +200,6 @@ def open_trainable(name: str, *, dtype: Dtype = "float32", **contract: Any) -> R
     return encoder
 
 
-def batches_in_order(dataset: Any, **options: Any) -> DefaultBatchSampler:
-    """Batches of the rows in their order, where sentence-transformers would shuffle."""
-    return DefaultBatchSampler(SequentialSampler(dataset), **options)  # type: ignore[arg-type]
-
-
 class DevRanking(BaseEvaluator):
     """nDCG@10 of a retriever in training on dev queries; `values` of each query by the step."""
 
@@ -270,8 +263,6 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
                 "A batch is one pair, without negatives: set per_device_train_batch_size to 2 or "
                 f"more, and train on 2 examples or more ({data.facts['n_examples']} now)."
             )
-        if recipe.order == "sequential":
-            arguments.batch_sampler = batches_in_order
         passages = ("sentence1", "sentence2", *passage_columns(data.facts["n_negatives"]))
         arguments.router_mapping = {"query": "query", **dict.fromkeys(passages, "document")}
         transformer: Any = encoder.model[0]

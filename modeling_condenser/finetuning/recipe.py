@@ -44,13 +44,11 @@ class FinetuningRecipe:
         data_name: configuration of a Hub data set.
         columns: our names -> the data's names, such as {query: question}; or, for a file without
             a header, the list of all its columns in their order.
-        first_rows: read at most this many rows of each file, or of a Hub data set.
         train_size: number of training examples to use, all by default: judged queries of a
             collection (labels), or rows of `data`.
         subset_seed: selects them; the subsets of one seed are nested.
         n_negatives: how many of a row's negatives to train with, drawn anew each epoch; 1 for
             triplets, else by default as many as every row has.
-        order: "shuffled", or "sequential" for the order of the data.
         pooling: how token vectors become one vector; that of the encoder by default.
         similarity: of the objective and of the retriever: "dot" or "cosine" for contrastive,
             margin_mse and kl, "euclidean" or "cosine" for triplet, "cosine" for mse_cosine. By
@@ -85,11 +83,9 @@ class FinetuningRecipe:
     data: str | list[str] | None = None
     data_name: str | None = None
     columns: dict[str, str] | list[str] | None = None
-    first_rows: int | None = None
     train_size: int | None = None
     subset_seed: int = 0
     n_negatives: int | None = None
-    order: Literal["shuffled", "sequential"] = "shuffled"
     pooling: Pooling | None = None
     similarity: Similarity | None = None
     query_max_length: int | None = None
@@ -107,7 +103,7 @@ class FinetuningRecipe:
 
     def __post_init__(self) -> None:
         """Check what can be checked without reading a file."""
-        check_least(self, train_size=1, first_rows=1, n_negatives=0, mini_batch_size=1)
+        check_least(self, train_size=1, n_negatives=0, mini_batch_size=1)
         check_least(self, subset_seed=0, temperature=1e-6, base_learning_rate=0)
         if (self.collection is None) == (self.data is None):
             raise ValueError(
@@ -139,7 +135,7 @@ class FinetuningRecipe:
         if self.objective == "triplet" and self.n_negatives not in (None, 1):
             raise ValueError("A triplet has one negative: remove n_negatives.")
         has_effect = {
-            **dict.fromkeys(("data_name", "columns", "first_rows"), self.data is not None),
+            **dict.fromkeys(("data_name", "columns"), self.data is not None),
             **dict.fromkeys(
                 ("mini_batch_size", "gather_across_devices"), self.objective == "contrastive"
             ),

@@ -49,7 +49,6 @@ def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_tex
     assert len(files) == 6
     for file in files:
         assert read(file) == TEXT_ROWS, file
-    assert read(tmp_path / "a.tsv", first_rows=3) == TEXT_ROWS[:3]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +296,6 @@ def test_scores_of_a_mined_line_come_with_its_positives(marco, write_jsonl):
 def test_columns_are_named_and_a_changed_file_is_read_anew(write_text):
     settings = {"columns": ["query", "positive"]}
     file = write_text("".join(f"q{i}\tp{i}\n" for i in range(5)), "pairs.tsv")
-    assert len(load(data=str(file), first_rows=3, **settings).examples) == 3
     assert len(load(data=str(file), **settings).examples) == 5
     write_text("other\tp\n", "pairs.tsv")
     assert load(data=str(file), **settings).examples[0]["query"] == "q: other"

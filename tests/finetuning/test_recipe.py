@@ -35,7 +35,7 @@ def test_a_loss_by_the_cosine_has_the_temperature_of_pretraining():
         ({"collection": "c", **PAIRS}, "needs either a collection, .* or data"),
         ({"collection": "c", "objective": "kl"}, "kl .* needs negatives: .* `condenser mine`"),
         ({**PAIRS, "similarity": "euclidean"}, "'euclidean' is not supported .* dot, cosine"),
-        ({"collection": "c", "first_rows": 9}, "first_rows has no effect .* with a collection"),
+        ({"collection": "c", "data_name": "a"}, "data_name has no effect .* with a collection"),
         ({**PAIRS, "margin": 2.0}, "margin has no effect on the objective contrastive"),
         ({**SCORED, "mini_batch_size": 8}, "mini_batch_size has no effect on the objective"),
         (
@@ -67,7 +67,6 @@ DPR = [
 FILES = {
     "stsb": {"a.csv": "sentence1,sentence2,score\n" + lines("river {i},museum {i},4.5")},
     "open-qa": {"a.json": json.dumps(DPR, indent=4)},
-    "thesis-triplets": {"a.tsv": lines("river {i}\tfjord {i}\tmuseum {i}")},
     "msmarco-passage": {  # RocketQA's edition
         "para.txt": lines("{i}\tfjord {i}", n=40),
         "para.title.txt": lines("{i}\tTitle {i}", n=40),
@@ -103,7 +102,7 @@ def test_a_recipe_runs(name, train, tmp_path):
 
 
 def test_the_papers_figures_are_in_their_recipes():
-    """Condenser A.1 and 4.4; Reimers & Gurevych 2019, 3 and 3.1; the thesis, 3.3 and 4.3."""
+    """Condenser A.1 and 4.4; Reimers & Gurevych 2019, 3 and 3.1."""
     schedule = ("per_device_train_batch_size", "learning_rate", "num_train_epochs", "n_negatives")
     expected = {
         "msmarco-passage": (8, 5e-6, 3, 7),
@@ -114,6 +113,3 @@ def test_the_papers_figures_are_in_their_recipes():
     for name, figures in expected.items():
         settings = read_recipe(f"finetune/{name}")
         assert tuple(settings.get(field) for field in schedule) == figures, name
-    thesis = read_recipe("finetune/thesis-triplets")
-    assert (thesis["learning_rate"], thesis["warmup_steps"], thesis["margin"]) == (2e-5, 0.1, 1.0)
-    assert thesis["first_rows"] == thesis["max_steps"] * thesis["per_device_train_batch_size"]
