@@ -26,7 +26,6 @@ from statistics import fmean
 import numpy as np
 import yaml
 
-from benchmarks.adapt_settings import SIZES, add_options, draw
 from modeling_condenser.adaptation.adapt import RIDGES, mean_gain
 from modeling_condenser.adaptation.cross_validation import (
     Figures,
@@ -42,7 +41,8 @@ from modeling_condenser.adaptation.query_map import (
     learn_map,
     pair_up,
 )
-from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.collection import Collection, find_rows, keep_queries
+from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.embeddings import Embeddings, encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare, evaluate_run
@@ -50,6 +50,7 @@ from modeling_condenser.evaluation.verdict import MEASURE, Verdict
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.retrieval.bm25 import Bm25
 
+SIZES = (32, 128, 512)  # numbers of labels
 MAP_COLUMNS = (
     "collection labels alone hybrid both,alone both,hybrid in-batch,alone in-batch,hybrid "
     "kept,hybrid kept seconds"
@@ -58,6 +59,37 @@ FINETUNE_COLUMNS = (
     "collection labels map,alone map,hybrid kept tuned,alone tuned,hybrid training,seconds "
     "both,alone both,hybrid kept"
 )
+
+
+def sample(collection: Collection, n: int, seed: int) -> Collection:
+    """At most n of the queries."""
+    order = np.random.default_rng(seed).permutation(list(collection.queries))
+    return keep_queries(collection, set(order[:n].tolist()))
+
+
+def reduce(parts: Sequence[Collection], most: int) -> list[Collection]:
+    """Splits of one collection with at most so many passages, or those that are judged."""
+    passages = parts[0].passages
+    if len(passages) <= most:
+        return list(parts)
+    judged = {name for part in parts for grades in part.qrels.values() for name in grades}
+    rows = set(find_rows(passages, judged, strict=False).values())
+    others = np.setdiff1d(np.arange(len(passages)), list(rows))
+    drawn = np.random.default_rng(0).permutation(others)[: max(most - len(rows), 0)]
+    kept = passages.select(sorted(rows | set(drawn.tolist())))
+    return [replace(part, passages=kept) for part in parts]
+
+
+def draw(
+    name: str, sizes: Sequence[int], options: argparse.Namespace
+) -> tuple[Collection, dict[int, list[Collection]]]:
+    """Test queries, and draws of so many labels, of at most so many passages."""
+    whole = load_collection(name, split="train")
+    test = sample(load_collection(name, split="test"), options.test_queries, 0)
+    drawn = [sample(whole, n, seed) for n in sizes for seed in options.seeds]
+    test, *drawn = reduce([test, *drawn], options.passages)
+    n_seeds = len(options.seeds)
+    return test, {n: drawn[i * n_seeds :][:n_seeds] for i, n in enumerate(sizes)}
 
 
 @dataclass(frozen=True)
@@ -204,7 +236,14 @@ def write_collection(labels: Collection, folder: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    add_options(parser)
+    parser.add_argument("model")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("collections", nargs="+")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--test_queries", type=int, default=1000)
+    parser.add_argument("--passages", type=int, default=7500)
+    parser.add_argument("--dtype", default="float32")
+
     parser.add_argument("--labels", type=int, nargs="+", default=SIZES)
     parser.add_argument("--finetune", action="store_true")
     options = parser.parse_args()
