@@ -19,6 +19,7 @@ from modeling_condenser.retrieval.index import (
     words_of,
 )
 from modeling_condenser.retrieval.systems import (
+    CACHE,
     Searcher,
     SearchSettings,
     as_folder,
@@ -51,7 +52,7 @@ class SearchRecipe:
     k: int = field(default=5, metadata={"aliases": ["-k"]})
     json: bool = False
     embeddings: str | None = None
-    output_dir: str = "runs/evaluation"
+    output_dir: str = CACHE
 
     def __post_init__(self) -> None:
         check_least(self, k=1)

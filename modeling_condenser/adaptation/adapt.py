@@ -29,7 +29,7 @@ from modeling_condenser.collection.collection import (
     fingerprint_passages,
     keep_queries,
 )
-from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.collection.load import load_collection, load_dev, name_collection
 from modeling_condenser.encoding.embeddings import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare
@@ -69,7 +69,14 @@ from modeling_condenser.publishing.provenance import (
 )
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.runs import DEFAULT, FEWEST_QUERIES
-from modeling_condenser.retrieval.systems import EMBEDDINGS_FOLDER, HYBRID, System, link
+from modeling_condenser.retrieval.systems import (
+    EMBEDDINGS_FOLDER,
+    HYBRID,
+    System,
+    find_vectors,
+    link,
+    link_vectors,
+)
 
 from .cross_validation import (
     Figures,
@@ -259,7 +266,11 @@ def _learn_and_write(
 ) -> None:
     """Learn a map, judge it, and write model and verdicts."""
     started, out = time.perf_counter(), Path(recipe.output_dir)
-    place = recipe.embeddings or out / EMBEDDINGS_FOLDER
+    place = Path(recipe.embeddings or out / EMBEDDINGS_FOLDER)
+    if not place.exists():
+        stored = find_vectors(start, name_collection(recipe.collection))
+        if stored:
+            link_vectors(stored, start, labels.passages, place)
     embeddings, bm25 = encode_collection(start, labels.passages, place), Bm25(labels.passages)
     evaluator = MapEvaluator.open(labels, start, embeddings, bm25, recipe.sides)
     queries = evaluator.queries()

@@ -29,9 +29,10 @@ class AdaptationRecipe:
             named judges beside the cross-validation.
         train_size: number of judged queries to learn from, at least 20, all by default; `seed`
             chooses them.
-        embeddings: folder of the model's embeddings of these passages, such as one that
-            `condenser search` wrote; written if it is new. A copy for the written model, whose
-            passages have the same vectors (sides: query), is in `output_dir`.
+        embeddings: folder of the model's embeddings of these passages; written if it is new. By
+            default those that `condenser evaluate` or `search` keep in runs/evaluation. A copy for
+            the written model, whose passages have the same vectors (sides: query), is in
+            `output_dir`.
         dtype: of the weights while encoding: "float32", or "bfloat16", which is faster on
             accelerators and some CPUs.
         seed: of folds and chosen queries.

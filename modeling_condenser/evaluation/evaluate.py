@@ -29,6 +29,7 @@ from modeling_condenser.retrieval.runs import (
     write_run,
 )
 from modeling_condenser.retrieval.systems import (
+    CACHE,
     DenseSearcher,
     HybridSearcher,
     Searcher,
@@ -77,7 +78,7 @@ class EvaluationRecipe:
 
     systems: list[str | dict[str, Any]]
     collection: str
-    output_dir: str = "runs/evaluation"
+    output_dir: str = CACHE
     task: Literal["retrieval", "graded_pairs", "triplets"] = "retrieval"
     split: str = "test"
     baseline: str | dict[str, Any] | None = None

@@ -81,6 +81,7 @@ BM25 = "bm25"
 HYBRID = "hybrid:"
 EXACT = "Flat"
 EMBEDDINGS_FOLDER = "embeddings"
+CACHE = "runs/evaluation"  # where searches keep vectors by default, in a folder per collection
 FUSION_FILE = "fusion.json"  # that dev queries chose
 Kind = Literal["bm25", "run", "encoder", "hybrid"]
 
@@ -441,9 +442,19 @@ def open_stored(system: System, passages: Dataset, folder: Path, **arguments: An
 
 def _vectors_folder(encoder: System, folder: Path) -> Path:
     """The folder with the vectors of an encoder, which systems with the same vectors share."""
-    digits = hash_data(encoder.open().passage_fingerprint)[:8]
+    digits = _digits(encoder.open())
     stored = sorted(folder.glob(f"*-{digits}"))
     return stored[0] if stored else folder / f"{as_folder(encoder.name)}-{digits}"
+
+
+def _digits(retriever: "Retriever") -> str:
+    return hash_data(retriever.passage_fingerprint)[:8]
+
+
+def find_vectors(retriever: "Retriever", collection: str) -> Path | None:
+    """The vectors that `evaluate` or `search` keep of a collection by default; None if none are."""
+    folder = Path(CACHE, as_folder(collection), EMBEDDINGS_FOLDER)
+    return min(folder.glob(f"*-{_digits(retriever)}/{EMBEDDINGS_FOLDER}"), default=None)
 
 
 def _open_dense(
@@ -462,7 +473,7 @@ def _open_dense(
         vectors = Embeddings.open(place)
     else:
         if not place.exists():
-            _link_stored(retriever, passages, place)
+            link_vectors(retriever.folder.parent / EMBEDDINGS_FOLDER, retriever, passages, place)
         stored = read_json(place / MANIFEST_FILE, {}).get("passages")
         if embeddings and stored not in (None, fingerprint_passages(passages)):
             raise ValueError(
@@ -482,9 +493,8 @@ def _open_dense(
     return DenseSearcher(retriever, vectors, index, n_bytes)
 
 
-def _link_stored(retriever: "Retriever", passages: Dataset, place: Path) -> None:
-    """Link to the same vectors, if `adapt` has stored them beside its model."""
-    stored = retriever.folder.parent / EMBEDDINGS_FOLDER
+def link_vectors(stored: Path, retriever: "Retriever", passages: Dataset, place: Path) -> None:
+    """Link to stored vectors, such as `adapt` stores beside its model, if they are the same."""
     manifest = read_json(stored / MANIFEST_FILE, {})
     wanted = (retriever.passage_fingerprint, fingerprint_passages(passages))
     if (manifest.get("retriever"), manifest.get("passages")) != wanted:

@@ -20,9 +20,9 @@ from modeling_condenser.adaptation.adapt import (
 from modeling_condenser.adaptation.query_map import move
 from modeling_condenser.adaptation.recipe import AdaptationRecipe
 from modeling_condenser.collection.load import load_collection, load_dev, load_passages
-from modeling_condenser.encoding import embeddings as encoding
 from modeling_condenser.encoding.embeddings import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.measures import compare, measure_in_memory
 from modeling_condenser.evaluation.verdict import Verdict
 from modeling_condenser.retrieval.index import Index
@@ -176,7 +176,7 @@ def test_vectors_of_passages_are_not_encoded_again(
     arguments, done = adapted
     stored = tmp_path / "stored"
     encode_collection(Retriever(published), load_passages(judged), stored)
-    monkeypatch.setattr(encoding, "encode_shards", None)
+    monkeypatch.setattr(Retriever, "encode_passages", None)
     again = adapt(**{**arguments, "output_dir": str(tmp_path / "out"), "embeddings": str(stored)})
     assert again.verdicts == done.verdicts
     for name, model in (("first", done.model), ("second", again.model)):
@@ -184,6 +184,19 @@ def test_vectors_of_passages_are_not_encoded_again(
         assert len(index.search(["where is the river"], k=3)[0]) == 3
     # The index of the start serves the adapted model.
     encode_collection(Retriever(done.model), load_passages(judged), stored)
+
+
+def test_vectors_that_an_evaluation_keeps_are_not_encoded_again(
+    published, judged, adapted, tmp_path, monkeypatch, kept_map
+):
+    arguments, done = adapted
+    monkeypatch.chdir(tmp_path)
+    evaluate(systems=f"hybrid:{published},fusion=0.5", collection=str(judged), split="train")
+    monkeypatch.setattr(Retriever, "encode_passages", None)
+    again = adapt(**{**arguments, "output_dir": "out"})
+    assert again.verdicts == done.verdicts
+    with pytest.raises(TypeError, match="not callable"):  # in another precision
+        adapt(**{**arguments, "output_dir": "other", "dtype": "bfloat16"})
 
 
 def test_a_map_that_is_not_better_leaves_the_start_as_it_is(published, judged, tmp_path, one_map):
