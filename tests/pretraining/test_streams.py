@@ -149,6 +149,25 @@ def test_a_stream_that_the_tokenizer_does_not_know_is_named(make, texts, caplog)
         assert caplog.text.count("of the tokens (texts: ") == n_warnings
 
 
+@pytest.mark.parametrize("n_lanes", [4, 8])  # of 16 files, which are else dealt to the lanes
+def test_documents_that_a_stream_skips_or_does_not_take_are_not_trained(
+    make, tmp_path, n_lanes, caplog
+):
+    rows = [{"text": f"river {i} museum {n}"} for i in range(16) for n in range(10)]
+    for i in range(16):
+        Dataset.from_list(rows[10 * i :][:10]).to_json(tmp_path / f"{i:02}.part")
+    files = [str(file) for file in sorted(tmp_path.glob("*.part"))]
+    whole = load_dataset("json", data_files=files, streaming=True, split="train")
+    for documents, kept in ((whole.skip(25), rows[25:]), (whole.take(120), rows[:120])):
+        stream = make(documents.map(dict), most_lanes=n_lanes)
+        batches = islice(stream, 2 * len(kept) // BATCH)
+        expected = build_blocks(Dataset.from_list(kept), stream.builder)["input_ids"]
+        read = {ids for batch in batches for ids, _ in content(batch)}
+        assert read == {tuple(ids) for ids in expected}
+        assert f"each of {n_lanes} lanes reads all of it" in caplog.text
+        caplog.clear()
+
+
 def loaded(stream: BlockStream, n_batches: int) -> list[list[tuple]]:
     """The batches that a data loader with the stream's workers gives."""
     loader = DataLoader(
@@ -188,6 +207,7 @@ def resumed(make: Any, documents: Any, folder: Path, n_steps: int, **how: Any) -
         ("files", ((1, 1), (4, 1))),
         ("generator", ((2, 1), (1, 2))),
         ("shuffled", ((1, 1), (1, 1))),
+        ("skipped", ((2, 1), (1, 1))),
     ],
 )
 def test_a_stream_is_continued_exactly_also_by_another_number_of_processes(
@@ -196,6 +216,8 @@ def test_a_stream_is_continued_exactly_also_by_another_number_of_processes(
     def documents() -> IterableDataset | None:
         if source == "generator":
             return IterableDataset.from_generator(rows_of, gen_kwargs={"texts": texts[:50]})
+        if source == "skipped":
+            return Dataset.from_dict({"text": texts[:58]}).to_iterable_dataset(16).skip(8)
         if source == "shuffled":
             rows = Dataset.from_dict({"text": texts[:50]}).to_iterable_dataset(num_shards=4)
             return rows.shuffle(seed=3, buffer_size=10)
