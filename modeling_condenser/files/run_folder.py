@@ -65,7 +65,8 @@ _PACKAGES = (
     "condenser torch transformers datasets sentence-transformers faiss-cpu bm25s ir-measures"
 )
 IDENTITY_FILE = "identity.json"  # of a stored index
-_EVALUATION_FOLDER = "eval"  # an empty folder that sentence-transformers makes
+# Folders of sentence-transformers (empty) and of TensorBoard's logs.
+_NO_RESULTS = {"eval", "runs"}
 _PROCESS_FILE = ".process"  # machine and process of a run that may not have stored anything yet
 _BAR_DELAY = 1  # seconds of work before a bar appears
 _ARE_SHOWN = ContextVar("_ARE_SHOWN", default=True)
@@ -201,7 +202,7 @@ def check_run_folder(
 def _is_bare(folder: Path) -> bool:
     """Whether a run ended before it stored anything, as after an error in its first steps."""
     stored = {file.name for file in folder.glob("[!.]*")}
-    if stored - {RECIPE_FILE, RUN_FILE, LOG_FILE, _EVALUATION_FOLDER}:
+    if stored - {RECIPE_FILE, RUN_FILE, LOG_FILE, *_NO_RESULTS}:
         return False
     try:
         machine, process = (folder / _PROCESS_FILE).read_text().split()

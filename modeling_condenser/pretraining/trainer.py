@@ -1,7 +1,7 @@
 """The Hugging Face Trainer with a Condenser's data, losses, log and repository."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +40,15 @@ from .probe import probe
 from .rows import as_rows, fingerprint_stream
 from .streams import PLACES, BlockStream, StreamCollator
 
+_NO_LOGITS = "only masked tokens have logits, which are not kept. Evaluations log their losses."
+_OWN_DATA = "give it a model of from_encoder(...); it makes its own batches."
+_REFUSED = {  # arguments of Trainer
+    "compute_metrics": _NO_LOGITS,
+    "preprocess_logits_for_metrics": _NO_LOGITS,
+    "compute_loss_func": "it would replace all losses, that of the head among them.",
+    "model_init": _OWN_DATA,
+    "data_collator": _OWN_DATA,
+}
 _PROBED = ("head_accuracy", "late_accuracy", "swap_cost")
 
 
@@ -71,13 +80,15 @@ class CondenserTrainer(ResumableTrainer):
             and masked. Rows of `input_ids`, tokenized before, are cut into blocks of equal length.
         eval_dataset: the same, or a mapping of several. A stream is read to its end. Masks and
             pairs are the same in each evaluation, which logs each part of the loss, such as
-            `eval_head_loss`. `evaluate` and `predict` take the same.
+            `eval_head_loss`, or `eval_NAME_head_loss` of one of several. `evaluate` takes the
+            same, and `predict` one data set.
         processing_class: the tokenizer; by default that of the model's checkpoint.
         **kwargs: as for `Trainer`, but the objective has its own `data_collator`.
 
     Raises:
-        ValueError: labels are smoothed, NEFTune is on, one process sees several GPUs, a stream of
-            torch has several workers, or model, text and arguments do not fit together.
+        ValueError: labels are smoothed, NEFTune is on, the model has adapters, one process sees
+            several GPUs, a stream of torch has several workers, or model, text and arguments do
+            not fit together.
     """
 
     args: CondenserTrainingArguments
@@ -95,19 +106,12 @@ class CondenserTrainer(ResumableTrainer):
         **kwargs: Any,
     ):
         args = with_objective(args)
-        for name in ("compute_metrics", "preprocess_logits_for_metrics"):
+        for name, reason in _REFUSED.items():
             if kwargs.pop(name, None) is not None:
-                raise ValueError(
-                    f"{type(self).__name__} takes no {name}: only masked tokens have logits, which "
-                    "are not kept. Evaluations log eval_head_loss, eval_late_loss and the others."
-                )
-        for name in ("model_init", "data_collator"):
-            if kwargs.pop(name, None) is not None:
-                raise ValueError(
-                    f"{type(self).__name__} takes no {name}: give it a model of from_encoder(...); "
-                    "it makes its own batches."
-                )
+                raise ValueError(f"{type(self).__name__} takes no {name}: {reason}")
         _check(self, model, args)
+        if isinstance(eval_dataset, Mapping):
+            _check_metric(args, eval_dataset)
         self.record: dict[str, Any] = {"objective": args.objective}
         self.batches: TokenBudgetBatches | None = None
         rows = None
@@ -180,6 +184,11 @@ class CondenserTrainer(ResumableTrainer):
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """The Trainer's loader of `test_dataset`, which may be text."""
+        if isinstance(test_dataset, Mapping):
+            raise ValueError(
+                f"predict takes one data set, got several: {', '.join(map(str, test_dataset))}. "
+                "Call it for each."
+            )
         return super().get_test_dataloader(self.prepare_evaluation(test_dataset))
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
@@ -373,12 +382,32 @@ class CondenserTrainer(ResumableTrainer):
         return {**settings, **super().script_settings()}
 
 
+def _check_metric(args: CondenserTrainingArguments, names: Iterable[str]) -> None:
+    """Raise a ValueError unless the metric that chooses checkpoints is of one of several data."""
+    metric = args.metric_for_best_model
+    if metric and not metric.removeprefix("eval_").startswith(tuple(f"{name}_" for name in names)):
+        raise ValueError(
+            f"metric_for_best_model is {metric}, but eval_dataset has several: name one of "
+            f"{', '.join(f'eval_{name}_loss' for name in names)}."
+        )
+
+
 def _check(trainer: Any, model: Any, args: CondenserTrainingArguments) -> None:
     """Raise a ValueError for what the objective and this trainer do not support."""
     if args.label_smoothing_factor:
         raise ValueError(
             f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer would drop "
             "all losses but the late one: set it to 0."
+        )
+    if args.bf16_full_eval or args.fp16_full_eval:
+        raise ValueError(
+            "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an "
+            "evaluation: leave them out, as bf16 and fp16 hold in evaluations, too."
+        )
+    if getattr(model, "_hf_peft_config_loaded", False) or hasattr(model, "peft_config"):
+        raise ValueError(
+            "The model has adapters of PEFT, without which its encoder would be saved: merge them "
+            "(merge_and_unload), or train the whole model."
         )
     if getattr(args, "enable_jit_checkpoint", False):  # a killed training would end as if finished
         raise ValueError("enable_jit_checkpoint is not supported: set save_steps instead.")

@@ -47,13 +47,14 @@ from modeling_condenser.publishing.push import PushRecipe, commit_folder, refuse
 logger = logging.getLogger(__name__)
 
 _ORIGIN = "begun_at"  # in the record: the checkpoint of another run from which it was continued
+_CLOCK = "Clock"  # among the states of callbacks
 # In the record: the weights and the configuration that a run starts from.
 MODEL_FINGERPRINT = "start_fingerprint"
 
 # Arguments that transformers or a trainer computes if they are not given.
 _COMPUTED = (
     "accelerator_config debug hub_token include_num_input_tokens_seen local_rank "
-    "remove_unused_columns report_to"
+    "remove_unused_columns report_to restore_callback_states_from_checkpoint"
 ).split()
 
 
@@ -67,6 +68,7 @@ class ResumableTrainer(Trainer):
         record: what run.json and the model card say of the run, with fingerprints of the model and
             the data.
         settings: of the recipe; None in a script, whose settings are the trainer's arguments.
+        is_over: whether a callback, such as early stopping, had ended the run that is resumed.
         epoch_dependent: data and samplers whose `set_epoch` is called as each epoch begins.
     """
 
@@ -79,6 +81,9 @@ class ResumableTrainer(Trainer):
         # By `time.perf_counter`; the start is moved by what is not counted.
         self._started: float = 0.0
         self._ended: float | None = 0.0
+        self.is_over = False
+        # So that a resumed run stops early where an uninterrupted one does.
+        self.args.restore_callback_states_from_checkpoint = True
         self.add_callback(_SetEpoch(self))
         self.add_callback(_Resume())
         if self.args.dataloader_persistent_workers:
@@ -159,13 +164,14 @@ class ResumableTrainer(Trainer):
         self.check_processes()
         with self.args.main_process_first(desc="finding the checkpoint"):
             checkpoint = self._find_checkpoint(resume_from_checkpoint)
-        before, n_steps = 0.0, 0
+        before, n_steps, self.is_over = 0.0, 0, False
         if checkpoint is not None:
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
             if self.args.logging_steps < 1:  # a share of all steps, which are now known
                 self.args.logging_steps = state.logging_steps
             n_steps = state.global_step
-            before = _callback_states(state).get("Clock", {}).get("train_seconds", 0.0)
+            before = _callback_states(state).get(_CLOCK, {}).get("train_seconds", 0.0)
+            self.is_over = resume_from_checkpoint is None and _has_stopped_early(state)
             logger.warning("Resuming from %s, step %d.", checkpoint, state.global_step)
         self.load_data_state(checkpoint, n_steps)
         self._started, self._ended = time.perf_counter() - before, None
@@ -216,7 +222,11 @@ class ResumableTrainer(Trainer):
         if not resume and self.settings is None and is_first:  # in a script
             has_result = last_checkpoint(folder) is not None or (folder / MODEL_FOLDER).is_dir()
             claim = claim_run_folder if has_result else start_run
-            claim(folder, self.run_settings, self.data_hash, batch=self.global_batch)
+            try:
+                claim(folder, self.run_settings, self.data_hash, batch=self.global_batch)
+            except ValueError as error:
+                advice = "train(resume_from_checkpoint=True) continues it with other settings."
+                raise ValueError(f"{error} {advice}") from None
         if isinstance(resume, str | Path):
             checkpoint: Path | None = self._find_named(Path(resume), folder)
         else:
@@ -292,7 +302,7 @@ class ResumableTrainer(Trainer):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
         """As in `Trainer`, but no batches for a training that is resumed after its last step."""
-        if self.state.global_step >= self.state.max_steps:
+        if self.is_over or self.state.global_step >= self.state.max_steps:
             return [], None
         return super().get_batch_samples(*args, **kwargs)
 
@@ -300,8 +310,13 @@ class ResumableTrainer(Trainer):
         """As the Trainer, then wait for all processes: the state that marks the end comes next."""
         super()._save_rng_state(output_dir)
         self.save_data_state(Path(output_dir))
-        _callback_states(self.state)["Clock"] = {"train_seconds": self.train_seconds}
+        _callback_states(self.state)[_CLOCK] = {"train_seconds": self.train_seconds}
         self.accelerator.wait_for_everyone()
+
+    def _load_callback_state(self) -> None:
+        """As the Trainer, which knows callbacks only."""
+        _callback_states(self.state).pop(_CLOCK, None)
+        super()._load_callback_state()
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Push nothing during training: `push_to_hub` pushes the whole repository at its end."""
@@ -389,14 +404,16 @@ def check_one_device(args: TrainingArguments) -> None:
 
 
 class _SetEpoch(TrainerCallback):
-    """Calls `set_epoch`; transformers does so in some distributed setups only."""
+    """Calls `set_epoch`, which transformers does in some distributed setups only, or ends a run."""
 
     def __init__(self, trainer: ResumableTrainer):
         self.trainer = trainer
 
-    def on_epoch_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         for drawn in self.trainer.epoch_dependent:
             drawn.set_epoch(int(state.epoch or 0))
+        if self.trainer.is_over:
+            control.should_training_stop = True
 
 
 class _Resume(TrainerCallback):
@@ -410,6 +427,13 @@ class _Resume(TrainerCallback):
         best = Path(str(args.output_dir), f"checkpoint-{state.best_global_step}")
         if best.is_dir():
             state.best_model_checkpoint = str(best)
+
+
+def _has_stopped_early(state: TrainerState) -> bool:
+    """Whether a callback ended the training where this state was stored."""
+    control = _callback_states(state).get("TrainerControl", {})
+    is_stopped = control.get("args", {}).get("should_training_stop", False)
+    return is_stopped and state.global_step < state.max_steps
 
 
 def _callback_states(state: TrainerState) -> dict[str, Any]:

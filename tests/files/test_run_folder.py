@@ -98,6 +98,7 @@ def test_a_run_that_stored_nothing_may_begin_anew_with_other_settings(tmp_path):
         assert stored_settings(tmp_path).get("seed") == settings.get("seed")
         assert read_run(tmp_path)[DATA] == data
         (tmp_path / "eval").mkdir(exist_ok=True)  # of sentence-transformers' first evaluation
+        (tmp_path / "runs").mkdir(exist_ok=True)  # of TensorBoard
         (tmp_path / "log.json").write_text("[]")
     with subprocess.Popen(["sleep", "60"]) as other:  # a process that has not ended
         (tmp_path / ".process").write_text(f"{platform.node()} {other.pid}")

@@ -98,6 +98,14 @@ def test_a_mistake_is_explained(words, message):
     assert message in str(error.value)
 
 
+def test_a_pattern_that_the_shell_replaced_by_files_is_explained(tmp_path):
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text("{}")
+    words = ["--out", *map(str, sorted(tmp_path.glob("*.jsonl")))]
+    with pytest.raises(ValueError, match="b.jsonl is no recipe .* pattern of files in quotes"):
+        read_settings("verb", words, Fields)
+
+
 def test_a_folder_named_like_a_recipe_is_not_taken_for_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("pretrain/own-text").mkdir(parents=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 import yaml
-from transformers import set_seed
+from transformers import EarlyStoppingCallback, TrainerCallback, set_seed
 
 from modeling_condenser import (
     CondenserForPreTraining,
@@ -32,12 +32,20 @@ def start(bert_folder):
 def make(tmp_path, start, texts):
     """Makes the trainer of a script, in the folder `run` or another one, with other settings."""
 
-    def make_trainer(data: Any = None, *, name: str = "run", model: Any = None, **settings: Any):
+    def make_trainer(
+        data: Any = None,
+        *,
+        name="run",
+        model: Any = None,
+        eval_dataset: Any = None,
+        **settings: Any,
+    ):
         set_seed(3)
         return CondenserTrainer(
             copy.deepcopy(start) if model is None else model,
             CondenserTrainingArguments(str(tmp_path / name), **{**SETTINGS, **SAVING, **settings}),
             train_dataset=texts[:20] if data is None else data,
+            eval_dataset=eval_dataset,
         )
 
     return make_trainer
@@ -51,6 +59,39 @@ def test_a_folder_without_checkpoint_or_model_takes_other_settings(make, tmp_pat
     recipe = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
     assert recipe["learning_rate"] == 0.05
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
+def test_a_resumed_run_stops_early_where_an_uninterrupted_one_does(make, caplog):
+    """By a patience of 2 evaluations, none of which is better than the first."""
+
+    class Losses(TrainerCallback):
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **_: Any) -> None:
+            metrics["eval_loss"] = 1.0
+
+    def make_stopping(**settings: Any) -> CondenserTrainer:
+        stopping: Any = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
+        stopping |= {"eval_dataset": ["The river ran."], "greater_is_better": False}
+        trainer = make(max_steps=6, **stopping, **settings)
+        trainer.add_callback(Losses())
+        trainer.add_callback(EarlyStoppingCallback(2))
+        return trainer
+
+    whole = make_stopping(name="whole")
+    whole.train()
+    assert whole.state.global_step == 3
+    with interrupted_at(2):
+        make_stopping().train()
+    resumed = make_stopping()
+    resumed.train()
+    assert_same(resumed.model.state_dict(), whole.model.state_dict(), 0)
+    again = make_stopping()  # as by running the script again
+    again.train()
+    assert (resumed.state.global_step, again.state.global_step) == (3, 3)
+    assert_same(again.model.state_dict(), whole.model.state_dict(), 0)
+    assert "Checkpoint included callbacks" not in caplog.text
+    longer = make_stopping()
+    longer.train(resume_from_checkpoint=True)
+    assert longer.state.global_step > 3
 
 
 def test_another_run_in_the_folder_is_refused_and_named(make, start, tmp_path, texts, bert_folder):

@@ -41,7 +41,11 @@ from tests.run_logs import read_log
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 SIZES["intermediate_size"] = 32
 # What a trainer sets.
-LOADING = {"remove_unused_columns": False, "include_num_input_tokens_seen": "non_padding"}
+SET_BY_THE_TRAINER = {
+    "remove_unused_columns": False,
+    "include_num_input_tokens_seen": "non_padding",
+    "restore_callback_states_from_checkpoint": True,
+}
 
 
 def test_bfloat16_and_processes_need_no_other_setting_on_a_cpu(tmp_path, monkeypatch):
@@ -64,7 +68,7 @@ def test_plain_arguments_get_the_defaults_and_a_model_in_memory_needs_a_tokenize
     with pytest.raises(ValueError, match="pass its tokenizer as processing_class"):
         CondenserTrainer(model, plain, train_dataset=texts)
     trainer = CondenserTrainer(model, plain, train_dataset=texts, processing_class=tokenizer)
-    assert trainer.args.to_dict() == {**own.to_dict(), **LOADING}
+    assert trainer.args.to_dict() == {**own.to_dict(), **SET_BY_THE_TRAINER}
     assert all(loss > 0 for loss in losses_of(trainer))
     encoder.save_pretrained(tmp_path / "bare")
     model = CondenserForPreTraining.from_encoder(tmp_path / "bare")
@@ -246,6 +250,8 @@ def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, mon
     plain = CondenserForMaskedLM.from_encoder(bert_folder)
     raw = AutoModelForMaskedLM.from_pretrained(bert_folder)
     new = CondenserForPreTraining(CondenserConfig(encoder_config=BACKBONES["BERT"].config()))
+    adapted = copy.copy(model)
+    adapted._hf_peft_config_loaded = True  # as by add_adapter
     for message, options, settings in (
         ("a CondenserForPreTraining, but .*MaskedLM", {"model": plain}, {}),
         ("'ict' needs a ContrastiveTrainer .* a CondenserTrainer", {}, {"objective": "ict"}),
@@ -254,6 +260,14 @@ def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, mon
         ("takes no model_init", {"model": None, "model_init": lambda: model}, {}),
         ("takes no data_collator", {"data_collator": list}, {}),
         ("takes no compute_metrics: only masked", {"compute_metrics": len}, {}),
+        ("takes no compute_loss_func: it would replace", {"compute_loss_func": len}, {}),
+        ("has adapters of PEFT", {"model": adapted}, {}),
+        ("would leave the weights in half precision", {}, {"bf16_full_eval": True}),
+        (
+            "metric_for_best_model is eval_head_loss, .* one of eval_a_loss, eval_b_loss",
+            {"eval_dataset": {"a": ["The river."], "b": ["The river."]}},
+            {"metric_for_best_model": "eval_head_loss"},
+        ),
         ("a CondenserForMaskedLM, but .* a BertForMaskedLM", {"model": raw}, {"objective": "mlm"}),
         ("label_smoothing_factor is 0.1", {}, {"label_smoothing_factor": 0.1}),
         ("neftune_noise_alpha is 5.0", {}, {"neftune_noise_alpha": 5.0}),
@@ -293,7 +307,16 @@ def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, mon
     with pytest.raises(ValueError, match="is a Mine: derive it from CondenserTrainingArguments"):
         CondenserTrainer(model, derived, train_dataset=["The river."])
     nothing = {"data_collator": None, "model_init": None}
-    CondenserTrainer(model, arguments(tmp_path / "run"), train_dataset=["The river."], **nothing)
+    several = {"a": ["The river."], "b": ["The river."]}
+    trainer = CondenserTrainer(
+        model,
+        arguments(tmp_path / "run", metric_for_best_model="a_head_loss"),
+        train_dataset=["The river."],
+        eval_dataset=several,
+        **nothing,
+    )
+    with pytest.raises(ValueError, match="predict takes one data set, got several: a, b"):
+        trainer.predict(several)
 
 
 def test_batches_are_packed_unless_it_is_refused_or_the_encoder_cannot(
