@@ -30,6 +30,7 @@ from modeling_condenser.retrieval.runs import (
     Run,
     drop_own_passages,
     find_own,
+    standardise,
 )
 from modeling_condenser.retrieval.systems import search_embeddings
 
@@ -127,9 +128,9 @@ class MapEvaluator:
             for kind, run in enumerate((dense, bm25)):
                 best = [row_of[passage] for passage in run.get(name, {})]
                 rows[kind, place, : len(best)] = best
-            values = np.array([*bm25.get(name, {}).values()])
-            if len(set(values)) > 1:
-                scores[place, : len(values)] = (values - values.min()) / values.std()
+            ranking = [*bm25.get(name, {}).items()]
+            points, missing = standardise(ranking, len(dense.get(name, {})))
+            scores[place, : len(ranking)] = [points[passage] - missing for passage, _ in ranking]
         return JudgedQueries(
             self.vectors,
             [[row_of[passage] for passage in positives[name]] for name in self.names],

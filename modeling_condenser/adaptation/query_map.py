@@ -5,10 +5,11 @@ moved by the same map (sides: both). A has D * D numbers. The loss is the cross-
 
     softmax(20 * cosine(q + A q, p) + 2 * BM25(q, p))    over all passages p,
 
-where BM25 is standardised over its best 100 passages, and counts as the lowest of them elsewhere,
-as in `Fusion`; for a model that is used alone, it is left out. Any of a query's relevant passages
-satisfies it: their probabilities are added up. To the mean is added ridge * |A|^2 / D. L-BFGS goes
-8 steps from A = 0 over all queries, without a learning rate or a seed; the minimum is a worse map.
+where BM25 is standardised over its best 100 passages, and counts as the lowest of them, or as no
+match, elsewhere, as in `Fusion`; for a model that is used alone, it is left out. Any of a query's
+relevant passages satisfies it: their probabilities are added up. To the mean is added
+ridge * |A|^2 / D. L-BFGS goes 8 steps from A = 0 over all queries, without a learning rate or a
+seed; the minimum is a worse map.
 
 The passages of a large collection are sampled (`choose_candidates`). Search-Adaptor (Yoon et al.
 2023, arXiv 2310.08750) maps queries and passages by one matrix, and LlamaIndex's adapter maps

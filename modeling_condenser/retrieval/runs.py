@@ -123,7 +123,9 @@ class Fusion:
 
     With a `weight`, the score of a passage is weight * dense + (1 - weight) * BM25. A query's
     scores are first standardised by their mean and population standard deviation; a passage that is
-    not among the best 100 gets the lowest, and a run with equal scores contributes 0.
+    not among the best 100 gets the lowest, and a run with equal scores contributes 0. Where BM25
+    finds fewer passages than the dense run, the others count with its score of a passage without
+    a word of the query, 0: so a rare name outweighs what vectors say of it.
 
     Without a weight it is reciprocal rank fusion: the sum of 1 / (60 + rank) over the runs that
     contain a passage (Cormack, Clarke & Büttcher 2009, Reciprocal Rank Fusion Outperforms Condorcet
@@ -160,10 +162,14 @@ class Fusion:
 
     def _add(self, bm25: Ranking, dense: Ranking) -> dict[str, float]:
         """Add up the points of the passages in the best lists of one query."""
-        points_of = _reciprocal_ranks if self.weight is None else _standardise
-        first, second = (1, 1) if self.weight is None else (1 - self.weight, self.weight)
-        bm25_points, missing_bm25 = points_of(bm25)
-        dense_points, missing_dense = points_of(dense)
+        if self.weight is None:
+            first, second = 1.0, 1.0
+            bm25_points, missing_bm25 = _reciprocal_ranks(bm25)
+            dense_points, missing_dense = _reciprocal_ranks(dense)
+        else:
+            first, second = 1 - self.weight, self.weight
+            bm25_points, missing_bm25 = standardise(bm25, len(dense))
+            dense_points, missing_dense = standardise(dense)
         return {
             passage: first * bm25_points.get(passage, missing_bm25)
             + second * dense_points.get(passage, missing_dense)
@@ -176,14 +182,17 @@ def _reciprocal_ranks(ranking: Ranking) -> tuple[dict[str, float], float]:
     return {passage: 1 / (RRF_K + rank) for rank, (passage, _) in enumerate(ranking, start=1)}, 0.0
 
 
-def _standardise(ranking: Ranking) -> tuple[dict[str, float], float]:
+def standardise(ranking: Ranking, least: int = 0) -> tuple[dict[str, float], float]:
+    """As `_reciprocal_ranks`; a ranking of fewer than `least` is filled with scores of 0."""
     values = [score for _, score in ranking]
+    is_filled = len(values) < least
+    values += [0.0] * (least - len(values))
     if len(set(values)) < 2:  # the rounded deviation of equal scores may not be 0
         return {passage: 0.0 for passage, _ in ranking}, 0.0
     mean = fmean(values)  # correctly rounded, so the order of passages does not matter
     deviation = math.sqrt(fmean((value - mean) ** 2 for value in values))
     points = {passage: (score - mean) / deviation for passage, score in ranking}
-    return points, min(points.values())
+    return points, -mean / deviation if is_filled else min(points.values())
 
 
 FUSIONS = {"rrf": Fusion(), **{f"{i / 10}": Fusion(i / 10) for i in range(1, 10)}}
@@ -193,7 +202,7 @@ DEFAULT = FUSIONS["0.5"]
 """Where there are no dev queries to choose a fusion on, or too few."""
 
 
-FUSION_VERSION = 2
+FUSION_VERSION = 3
 """Of the rule by which a fusion is chosen; stored choices and runs have it."""
 
 

@@ -75,6 +75,8 @@ def test_a_passage_that_is_the_query_is_not_learned_from(tmp_path):
     queries = MapEvaluator(collection, vectors[6:], bm25, store(vectors[:6], tmp_path)).queries()
     assert queries.excluded == [[0], [], []]
     assert queries.positives == [[3], [1], [4]]
-    assert queries.bm25[0, :2].tolist() == [3, 5] and queries.bm25_scores[0, 0] == pytest.approx(2)
+    assert queries.bm25[0, :2].tolist() == [3, 5] and queries.bm25_scores[0, 0] == pytest.approx(
+        2.5
+    )
     assert 0 not in queries.dense[0, :5] and queries.dense[1, :6].tolist().count(0) == 1
     assert queries.select([2, 0]).excluded == [[], [0]]

@@ -17,7 +17,8 @@ from modeling_condenser.retrieval.systems import (
     parse_systems,
 )
 
-# Mean 3, deviation 1: a is +1, b is -1.
+# With three zeros, as the dense run has five: mean 1.2, variance (7.84 + .64 + 3 * 1.44) / 5, that
+# is deviation 1.6: a is +1.75, b is +.5, others are -.75.
 BM25 = {"q": {"a": 4.0, "b": 2.0}}
 # Mean 5, variance (16 + 4 * 1) / 5 = 4, deviation 2: b is +2, the others are -0.5.
 DENSE = {"q": {"b": 9.0, "f": 4.0, "e": 4.0, "d": 4.0, "c": 4.0}}
@@ -33,16 +34,35 @@ def test_reciprocal_ranks_are_summed_and_equal_scores_ranked_by_id():
     assert list(equal["q"].items()) == [("a", 1 / 61), ("b", 1 / 62)]
 
 
-def test_standardised_scores_are_summed_and_a_missing_one_is_the_lowest():
+def test_standardised_scores_are_summed_and_a_missing_one_is_that_of_no_match_or_the_lowest():
     fused = Fusion(0.75).fuse(BM25, DENSE)
     assert list(fused["q"].items()) == [
-        ("b", 1.25),  # 0.25 * -1 + 0.75 * 2
-        ("a", -0.125),  # 0.25 * 1 + 0.75 * -0.5
-        *((passage, -0.625) for passage in "cdef"),  # 0.25 * -1 + 0.75 * -0.5
+        ("b", pytest.approx(1.625)),  # 0.25 * 0.5 + 0.75 * 2
+        ("a", pytest.approx(0.0625)),  # 0.25 * 1.75 + 0.75 * -0.5
+        *((passage, pytest.approx(-0.5625)) for passage in "cdef"),  # 0.25 * -0.75 + 0.75 * -0.5
     ]
-    equal = {"q": {"a": 0.1, "b": 0.1, "c": 0.1}}  # the mean of the three is not 0.1 when rounded
+    equal = {"q": {"a": 0.1, "b": 0.1}}  # as many as BM25 has, where a is +1 and b is -1
     for other in (equal, {"q": {"c": 7.0}}):  # c is not in BM25, where b is lowest
-        assert Fusion(0.5).fuse(BM25, other)["q"] == {"a": 0.5, "b": -0.5, "c": -0.5}
+        points = Fusion(0.5).fuse(BM25, other)["q"]
+        assert points == {
+            "a": 0.5,
+            "b": -0.5,
+            **dict.fromkeys(other["q"].keys() - {"a", "b"}, -0.5),
+        }
+    equal = {"q": {"a": 0.1, "b": 0.1, "c": 0.1}}  # the mean of the three is not 0.1 when rounded
+    points = Fusion(0.5).fuse({"q": {"a": 4.0, "b": 2.0, "d": 0.0}}, equal)["q"]
+    assert points["c"] == points["d"] == -points["a"] and points["b"] == 0
+
+
+@pytest.mark.parametrize("n_found", [1, 2, 3])
+def test_the_only_passages_with_a_rare_word_are_first_in_a_hybrid(n_found):
+    rng = random.Random(0)
+    dense = {f"p{i:03}": rng.gauss(0.5, 0.1) for i in range(200)}
+    worst = sorted(dense, key=lambda name: dense[name])[:n_found]
+    bm25 = {name: 8 + rng.random() for name in worst}
+    dense = cut_run({"q": dense}, 100)
+    [first] = Fusion(0.5).fuse({"q": bm25}, dense).values()
+    assert set(list(first)[:n_found]) <= set(worst)
 
 
 def test_a_query_of_one_run_is_fused_too():
@@ -52,7 +72,7 @@ def test_a_query_of_one_run_is_fused_too():
 
 
 def test_a_fusion_is_cut_at_the_depth_and_described():
-    assert Fusion(0.75).fuse(BM25, DENSE, depth=2) == {"q": {"b": 1.25, "a": -0.125}}
+    assert Fusion(0.75).fuse(BM25, DENSE, depth=2)["q"].keys() == {"b", "a"}
     assert str(Fusion()) == "reciprocal rank fusion (k = 60) of the best 100 passages of each"
     assert str(Fusion(0.3)) == (
         "a sum of standardised scores (BM25 0.7, vectors 0.3) of the best 100 passages of each"
@@ -105,7 +125,7 @@ def test_the_fusion_is_chosen_by_the_order_in_which_passages_are_found():
 
 
 def test_the_fusion_is_chosen_by_ndcg():
-    bm25 = {"r": 9.0, **{f"b{i}": 8.0 - i / 2 for i in range(10)}}
+    bm25 = {"r": 9.0, **{f"b{i}": 8.0 - i / 2 for i in range(11)}}
     dense = {"x": 9.0, "r": 8.0, "s": 7.9, **{f"d{i}": 1.0 - i / 10 for i in range(9)}}
     # Every fusion has r first, so MRR@10 is 1 for all; from 0.6 on, s is second.
     assert choose_fusion(alike(bm25), alike(dense), alike({"r": 1, "s": 1})) == FUSIONS["0.6"]
