@@ -326,7 +326,7 @@ def compare_by_folds(
     elif is_named.any():
         logger.warning(
             "More than half of the questions are tied by passages that they share: there is no "
-            "line `others`."
+            "line `others`, and only dev queries can show that the map is better."
         )
     best = choose_ridge(gains(by_question), gains(by_passage))
     after, after_by_passage = by_question[best], by_passage[best]
@@ -367,8 +367,9 @@ def choose_ridge(gains: Sequence[float], gains_of_others: Sequence[float]) -> in
 def is_better(verdicts: Mapping[str, Verdict], use: Use) -> bool:
     """Whether cross-validation or dev queries say better, and none shows a loss.
 
-    A loss of others, whose passages no label names, counts if it is significant. For a hybrid, no
-    map is kept if the start alone is better still.
+    A loss of others, whose passages no label names, counts if it is significant; where questions
+    share passages and others cannot be judged, dev queries must say better. For a hybrid, no map is
+    kept if the start alone is better still.
     """
     hybrid, alone = (verdicts[each].comparison for each in ("hybrid", "alone"))
     best = max(hybrid.mean_system, alone.mean_system)
@@ -378,6 +379,8 @@ def is_better(verdicts: Mapping[str, Verdict], use: Use) -> bool:
         return False
     deciding = [verdicts[name] for name in (use, f"dev {use}") if name in verdicts]
     is_loss = any(verdict.comparison.difference < 0 for verdict in deciding)
+    if "named" in verdicts and "others" not in verdicts:
+        deciding = deciding[1:]
     return not is_loss and any(verdict.outcome == "better" for verdict in deciding)
 
 

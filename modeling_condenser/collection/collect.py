@@ -161,7 +161,7 @@ def collect(**settings: Any) -> Collected:
                 f"{len(done.unread)} of which cannot be read ({'; '.join(reasons) or 'none'})."
             )
         if labels is not None:
-            done.questions = write_labels(folder, labels, written, done.left_out)
+            done.questions = write_labels(folder, labels, written, done.left_out, recipe.sources)
             if not done.questions and (target / QUERIES_FILE).is_file():
                 raise _no_label(recipe, done, "keeps its passages and queries")
         write_json(folder / FACTS_FILE, vars(done))

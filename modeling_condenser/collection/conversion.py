@@ -194,9 +194,11 @@ class DocumentReader:
         titles = (self.title_column, "title") if self.title_column else ()
         ids = (self.id_column, "_id", "id")
         columns: set[str] = set()
-        for number, row in enumerate(read_any_rows(path, self.encoding), start=1):
-            columns.update(row)
+        stated = read_any_rows(path, self.encoding, is_padded=True)
+        for number, row in enumerate(stated, start=1):
             self.columns.update(row)
+            row = {name.casefold(): value for name, value in row.items()} | row  # also Title, ID
+            columns.update(row)
             if columns.isdisjoint(self.text_columns):
                 continue
             text, title = _first(row, self.text_columns), _first(row, titles)

@@ -53,10 +53,12 @@ def read_labels(file: str, columns: Mapping[str, str], encoding: str | None = No
     names = {name: columns.get(name, name) for name in _COLUMNS}
     known = {name for name, column in names.items() if column in in_file}
     if "question" not in known or len(known) == 1 or not columns.keys() <= known:
+        unknown = sorted(set(columns.values()) - in_file)
+        absent = f", and there is no {unknown[0]!r}" if unknown else ""
         raise ValueError(
             f"{file} has the columns {', '.join(sorted(in_file)) or '(none)'}: expected question, "
             'and passage, file or id. Name yours with --label_columns "{question: ..., '
-            'passage: ...}".'
+            f'passage: ...}}"{absent}.'
         )
     return [{name: cell_text(row.get(column)) for name, column in names.items()} for row in rows]
 
@@ -66,6 +68,7 @@ def write_labels(
     labels: Iterable[Label],
     documents: Sequence[WrittenDocument],
     left_out: Counter[str],
+    sources: Sequence[str] = (),
 ) -> dict[str, int]:
     """Write the queries and judgements of labels into the folder of a collection.
 
@@ -74,13 +77,14 @@ def write_labels(
         labels: see `read_labels`.
         documents: all that have passages.
         left_out: why a label is left out -> how many; is added to.
+        sources: folders and files of the documents, as labels may name them.
 
     Returns:
         Split -> number of queries; empty if no label has a passage, and then nothing is written.
     """
     of_documents = [frozenset(passages) for _, passages in documents]
     finder = _QuoteFinder(folder / CORPUS_FILE, documents, of_documents)
-    names = _index_names(documents, of_documents)
+    names = _index_names(documents, of_documents, sources)
     judged: dict[str, tuple[str, set[str]]] = {}  # `plain_text` of a question -> it, its passages
     for label in labels:
         question, groups = label["question"], _find_groups(label, finder, names)
@@ -238,17 +242,30 @@ def _key(name: str) -> str:
     return key.replace("\\", "/").removeprefix("./")
 
 
-def _index_names(documents: Sequence[WrittenDocument], groups: Sequence[frozenset[str]]) -> Names:
-    """A file is named by its path, its path in the given folder, or its own name.
+def _index_names(
+    documents: Sequence[WrittenDocument],
+    groups: Sequence[frozenset[str]],
+    sources: Sequence[str],
+) -> Names:
+    """A file is named by its path, its path in the given folder, its own name, or a path to it.
 
     A row is named by its id, by that after a name of its table and #, or (with the others) by a
     name of its table.
     """
     names: dict[str, set[frozenset[str]]] = defaultdict(set)
+    tops = [_key(Path(source).resolve().name) for source in sources]
+    places = [
+        (top, _key(place.as_posix()))
+        for top, source in zip(tops, sources, strict=True)
+        for place in (Path(source), Path(source).resolve())
+        if tops.count(top) == 1
+    ]
     for (document, _), group in zip(documents, groups, strict=True):
         path = _key(document)
         file, row_id = _split_row(path)
-        for name in {file, file.partition("/")[2], file.rpartition("/")[2]} - {""}:
+        paths = {file, file.partition("/")[2], file.rpartition("/")[2]} - {""}
+        paths |= {place + file.removeprefix(top) for top, place in places if _is_in(file, top)}
+        for name in paths:
             names[name].add(group)  # of a table, of each row
             if row_id:
                 names[f"{name}#{row_id}"].add(group)
@@ -258,6 +275,10 @@ def _index_names(documents: Sequence[WrittenDocument], groups: Sequence[frozense
             names.setdefault(_key(passage), {frozenset([passage])})
     names.pop("", None)
     return names
+
+
+def _is_in(file: str, folder: str) -> bool:
+    return file == folder or file.startswith(f"{folder}/")
 
 
 def _split_row(path: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import io
 import json
+import logging
 import lzma
 import re
 import zlib
@@ -26,6 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset, Features, load_dataset
 from datasets.exceptions import DatasetGenerationError, DatasetsError
+
+logger = logging.getLogger(__name__)
 
 _OPENERS: dict[str, Callable[[Path], Any]] = {
     ".gz": gzip.open,
@@ -110,6 +113,7 @@ def read_table(
     table `is_padded`: then their last fields are empty, as Excel writes them.
     """
     csv.field_size_limit(2**31 - 1)
+    is_short = False
     with _open_text(path, newline="" if quoted else "\n", encoding=encoding) as stream:
         split_lines = (line.rstrip("\r\n").split(delimiter) for line in stream)
         rows = csv.reader(stream, delimiter=delimiter) if quoted else split_lines
@@ -119,6 +123,12 @@ def read_table(
                     columns = [field.strip() for field in fields]
                     _refuse_repeated(path, columns)
             elif len(fields) == len(columns) or (is_padded and len(fields) < len(columns)):
+                if len(fields) < len(columns) and not is_short:
+                    is_short = True
+                    logger.warning(
+                        "%s: row %d has %d fields of %d; the last of such rows count as empty.",
+                        *(path, number, len(fields), len(columns)),
+                    )
                 fields += [""] * (len(columns) - len(fields))
                 yield dict(zip(columns, fields, strict=True))
             else:

@@ -187,7 +187,8 @@ class Retriever:
         task: str,
     ) -> np.ndarray:
         """Encode `write(title, text)` of each row; `task` is the route of a model that has some."""
-        if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
+        is_table = hasattr(texts, "columns")  # whose iterator gives names of columns
+        if isinstance(texts, str | Mapping) or is_table or not isinstance(texts, Iterable):
             raise ValueError(f"Got {texts!r:.80}, expected a list of texts, such as [text].")
         if not isinstance(texts, Dataset):
             texts = list(texts)

@@ -387,14 +387,21 @@ def _read_passages(source: PassageSource) -> Dataset:
     """Read and check passages; the result has the columns of the schema."""
     if isinstance(source, str | Path):
         source = load_with_sources(source)
+    if hasattr(source, "columns") and hasattr(source, "to_dict"):  # a DataFrame of pandas
+        source = Dataset.from_pandas(source, preserve_index=False)
     if not isinstance(source, Dataset):
         texts = list(source.values() if isinstance(source, Mapping) else source)
         ids = list(source) if isinstance(source, Mapping) else list(map(str, range(len(texts))))
         for name, text in zip(ids, texts, strict=True):
             if not isinstance(name, str):
                 raise ValueError(f"The id of a passage is {name!r}, expected text.")
-            if isinstance(text, str):  # other values are refused below
+            if isinstance(text, str):
                 check_text(text, f"the text of passage {name!r}")
+            elif not isinstance(text, int | float | None):  # these are refused below
+                hint = " Name a split, such as train." if isinstance(text, Dataset) else ""
+                raise ValueError(
+                    f"Passage {name!r} is a {type(text).__name__}, expected text.{hint}"
+                )
         source = Dataset.from_dict({"_id": ids, "title": [""] * len(ids), "text": texts})
     if missing := set(COLUMNS) - set(source.column_names):
         raise ValueError(f"The data set lacks {', '.join(sorted(missing))}: expected {COLUMNS}.")

@@ -182,6 +182,9 @@ def test_vectors_of_passages_are_not_encoded_again(
     for name, model in (("first", done.model), ("second", again.model)):
         index = Index.build(str(judged), f"hybrid:{model}", folder=tmp_path / name)
         assert len(index.search(["where is the river"], k=3)[0]) == 3
+    both, others = [str(published), str(done.model)], {"embeddings": str(stored), "split": "dev"}
+    named = {"systems": both, "collection": str(judged), "output_dir": str(tmp_path / "both")}
+    assert len(evaluate(**named, **others).results) == 2
     # The index of the start serves the adapted model.
     encode_collection(Retriever(done.model), load_passages(judged), stored)
 
@@ -241,7 +244,7 @@ def test_others_are_not_judged_where_most_questions_share_passages(
     pairs = [(f"q{i}", f"p{i}", 1) for i in range(30)] + [(f"q{i}", "p40", 1) for i in range(20)]
     folder = write_collection(tmp_path / "c", passages, queries, train=pairs)
     done = adapt(**settings(published, folder, tmp_path / "out"))
-    assert [*done.verdicts] == ["hybrid", "alone", "named"]
+    assert [*done.verdicts] == ["hybrid", "alone", "named"] and not done.is_adapted
     assert "there is no line `others`" in caplog.text
 
 
@@ -300,6 +303,11 @@ def test_a_model_is_kept_if_one_judge_says_better_and_none_shows_a_loss():
     assert not is_better({"hybrid": better, "dev hybrid": worse, **unused}, "hybrid")
     assert not is_better({"hybrid": same, "dev hybrid": same, **unused}, "hybrid")
     assert not is_better({"hybrid": better, "others": worse, **unused}, "hybrid")
+    unused["named"] = better
+    assert is_better({"hybrid": better, "others": same, **unused}, "hybrid")
+    assert not is_better({"hybrid": better, **unused}, "hybrid")  # others cannot be judged
+    assert not is_better({"hybrid": better, "dev hybrid": same, **unused}, "hybrid")
+    assert is_better({"hybrid": better, "dev hybrid": better, **unused}, "hybrid")
 
 
 def test_a_map_for_a_hybrid_is_not_kept_if_the_start_alone_is_better_still():

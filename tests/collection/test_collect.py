@@ -232,13 +232,13 @@ def test_a_table_may_be_passages_and_labels_at_once_with_columns_of_any_name(tmp
     collect(sources=faq, out=out, labels=faq, label_columns=named, **columns)
     assert rows_of(out)[3]["_id"] == "faq.csv#003"
     assert relevant(out)["What is number 3?"] == {"faq.csv#003"} and len(relevant(out)) == 20
-    (tmp_path / "broken.csv").write_text(f"{faq.read_text()}\nbroken,off")
+    (tmp_path / "broken.csv").write_text(f"{faq.read_text()}\nbroken,off,x,y")
     broken = collect(sources=tmp_path / "broken.csv", out=tmp_path / "broken", **columns)
     assert (broken.passages, [*broken.unread]) == (20, ["broken.csv"])
     for wrong in ({"title_column": "titel"}, {"text_column": ["antwrt", "Antwort"]}):
         with pytest.raises(ValueError, match=r"No table has a column '.*'. Columns are Antwort"):
             collect(sources=faq, out=tmp_path / "other", **{**columns, **wrong})
-    with pytest.raises(ValueError, match="has the columns Antwort, Frage, nr: expected question"):
+    with pytest.raises(ValueError, match="the columns Antwort, Frage, nr: .*no 'Fragen'"):
         collect(sources=faq, out=out, labels=faq, label_columns={"question": "Fragen"}, **columns)
 
 
@@ -285,6 +285,28 @@ def test_labels_may_lack_their_last_fields_as_excel_writes_them(tmp_path, write_
     labels = write_text("question,passage,file\nprice,It is free.\ncost,,a.md\n", "labels.csv")
     collect(sources=[page], out=tmp_path / "out", labels=labels)
     assert relevant(tmp_path / "out") == {"price": {"a.md#1"}, "cost": {"a.md#1"}}
+
+
+def test_tables_may_lack_their_last_fields_and_have_headers_in_capitals(
+    tmp_path, write_text, caplog
+):
+    table = write_text("ID,Title,Text,Note\na,Price,It is free.,x\nb,Colour,It is blue.\n", "t.csv")
+    collect(sources=[table], out=tmp_path / "out")
+    found = [(row["_id"], row["title"], row["text"]) for row in rows_of(tmp_path / "out")]
+    assert found == [("t.csv#a", "Price", "It is free."), ("t.csv#b", "Colour", "It is blue.")]
+    assert "row 3 has 3 fields of 4" in caplog.text
+
+
+def test_labels_may_name_files_by_the_path_that_was_typed(tmp_path, write_text, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data/docs").mkdir(parents=True)
+    (tmp_path / "data/docs/a.md").write_text("It is free.")
+    absolute = tmp_path / "data/docs/a.md"
+    rows = f"question,file\nprice,data/docs/a.md\ncost,{absolute}\nfee,./data/docs/a.md\n"
+    labels = write_text(rows, "labels.csv")
+    for source in ("data/docs", "data/docs/a.md"):
+        collect(sources=[source], out="out", labels=labels)
+        assert relevant(tmp_path / "out").keys() == {"price", "cost", "fee"}
 
 
 def test_other_files_in_the_folder_of_a_collection_are_not_lost(tmp_path, write_text):

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from modeling_condenser import Index
 from modeling_condenser.collection.load import load_collection, load_passages
@@ -334,6 +335,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
     (tmp_path / "run.trec").touch()
     index = Index.build(TEXTS, folder=tmp_path / "index")
     lists = Dataset.from_dict({"_id": ["a"], "title": [""], "text": ["t"], "headings": [["h"]]})
+    splits: Any = DatasetDict({"train": lists})
     twice = Dataset.from_dict({name: ["a", "a"] for name in ("_id", "title", "text")})
     for error, message, call in (
         (FileExistsError, "is not empty", lambda: Index.build(TEXTS, folder=tmp_path / "index")),
@@ -348,6 +350,8 @@ def test_what_does_not_fit_is_refused(tmp_path):
         (ValueError, "expected a list of queries", lambda: index.search(None)),  # type: ignore[arg-type]
         (ValueError, "id of a passage is 3", lambda: Index.build({3: "a"})),  # type: ignore[dict-item]
         (ValueError, "column headings .* of type list", lambda: index.update(lists)),
+        (ValueError, "is a Dataset, expected text. Name a split", lambda: index.update(splits)),
+        (ValueError, "is a PosixPath, expected text", lambda: index.update([tmp_path])),  # type: ignore[list-item]
         (ValueError, "k is 0", lambda: index.search(["snow"], k=0)),
         (ValueError, "k is 2.5, expected a whole", lambda: index.search(["snow"], k=2.5)),  # type: ignore[arg-type]
         (ValueError, "the query is .* half of a character", lambda: index.search(["\ud83d"])),
@@ -356,6 +360,14 @@ def test_what_does_not_fit_is_refused(tmp_path):
         with pytest.raises(error, match=message):
             call()
     assert index.search([QUERY])[0][0].id == "may"
+
+
+def test_a_data_frame_is_read_as_its_rows(retriever):
+    rows = {"_id": ["may", "june"], "title": ["", ""], "text": ["snow melts", "it rains"]}
+    frame: Any = pd.DataFrame(rows)
+    assert Index.build(frame).search(["snow"])[0][0].id == "may"
+    with pytest.raises(ValueError, match="expected a list of texts"):
+        Retriever(retriever).encode_passages(frame)
 
 
 @pytest.mark.parametrize("system", ["bm25", "{}"])
