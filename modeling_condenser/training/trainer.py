@@ -68,7 +68,7 @@ class ResumableTrainer(Trainer):
         record: what run.json and the model card say of the run, with fingerprints of the model and
             the data.
         settings: of the recipe; None in a script, whose settings are the trainer's arguments.
-        is_over: whether a callback, such as early stopping, had ended the run that is resumed.
+        is_over: whether early stopping had ended the run that is resumed.
         epoch_dependent: data and samplers whose `set_epoch` is called as each epoch begins.
     """
 
@@ -430,10 +430,13 @@ class _Resume(TrainerCallback):
 
 
 def _has_stopped_early(state: TrainerState) -> bool:
-    """Whether a callback ended the training where this state was stored."""
-    control = _callback_states(state).get("TrainerControl", {})
-    is_stopped = control.get("args", {}).get("should_training_stop", False)
-    return is_stopped and state.global_step < state.max_steps
+    """Whether early stopping ended the training here; other callbacks may only interrupt it."""
+    stored = _callback_states(state).get("EarlyStoppingCallback", [])
+    return any(
+        each["attributes"]["early_stopping_patience_counter"]
+        >= each["args"]["early_stopping_patience"]
+        for each in (stored if isinstance(stored, list) else [stored])
+    )
 
 
 def _callback_states(state: TrainerState) -> dict[str, Any]:

@@ -94,6 +94,19 @@ def test_a_resumed_run_stops_early_where_an_uninterrupted_one_does(make, caplog)
     assert longer.state.global_step > 3
 
 
+def test_a_run_that_a_callback_interrupted_is_continued(make):
+    class TimeLimit(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_save = control.should_training_stop = True
+
+    limited = make(max_steps=2)
+    limited.add_callback(TimeLimit())
+    limited.train()
+    resumed = make(max_steps=2)
+    resumed.train()
+    assert (limited.state.global_step, resumed.state.global_step) == (1, 2)
+
+
 def test_another_run_in_the_folder_is_refused_and_named(make, start, tmp_path, texts, bert_folder):
     make(max_steps=1).train()
     before = contents(tmp_path)
