@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,7 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         FileNotFoundError: the collection or one of its files is missing.
         ValueError: the split is unknown, or the files are malformed or do not fit together.
     """
-    return _load(_open_layout(source), source, split)
-
-
-def _load(layout: "_Layout", source: str | Path, split: str) -> Collection:
+    layout = _open_layout(source)
     questions, judgements = layout.read_split(split)
     judged = [answers for *_, answers in questions if answers] if judgements is None else judgements
     if not judged:
@@ -82,31 +79,6 @@ def _load(layout: "_Layout", source: str | Path, split: str) -> Collection:
         return build_collection(passages, questions, judgements, name=name)
     except ValueError as error:
         raise ValueError(f"{source}, split {split}: {error}") from error
-
-
-def load_reported(source: str | Path, *, split: str) -> Collection:
-    """Load a split whose results are reported, and warn of queries that other splits have too.
-
-    A query is the same if its text is. Only BEIR's layout has all splits in one place.
-    """
-    layout = _open_layout(source)
-    collection = _load(layout, source, split)
-    if not isinstance(layout, _Beir):
-        return collection
-    shared: dict[str, int] = {}
-    for other in sorted(set(layout.find_judgements()) - {split, _SAME_SPLITS.get(split)}):
-        with suppress(ValueError):  # it cannot be read
-            questions, judgements = layout.read_split(other)
-            judged = {query for query, _, _ in judgements or ()}
-            queries = {query: text for query, text, _ in questions if query in judged}
-            if n_shared := len(_find_shared(collection.queries, queries)):
-                shared[other] = n_shared
-                logger.warning(
-                    "%d of the %d queries of %s are also in %s: results are too good if the system"
-                    " was trained or chosen on these.",
-                    *(n_shared, len(collection.queries), split, other),
-                )
-    return replace(collection, shared=shared)
 
 
 def _find_shared(queries: Mapping[str, str], others: Mapping[str, str]) -> set[str]:
@@ -121,8 +93,8 @@ def load_dev(
     """Load the split `dev` for choosing settings; None if the collection has none.
 
     The queries of `reported`, a collection of the reported split `judged`, are left out. The result
-    is also None if that split is one of dev (dev.small) or, with a warning, if dev is malformed. Of
-    more than 2,000 queries (MS MARCO has 55,000), it has 2,000.
+    is also None if that split is one of dev (dev.small). Of more than 2,000 queries (MS MARCO has
+    55,000), it has 2,000.
     """
     if judged.startswith(("dev", "validation")):
         return None
@@ -130,9 +102,6 @@ def load_dev(
         dev = load_collection(source, split="dev")
     except (MissingSplitError, FileNotFoundError) as error:
         logger.info("No dev queries: %s", error)
-        return None
-    except ValueError as error:
-        logger.warning("The dev queries are not used, because they cannot be read: %s", error)
         return None
     names = list(dev.queries)
     if reported and (shared := _find_shared(dev.queries, reported.queries)):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from modeling_condenser.collection.collection import Collection, find_rows, fingerprint_passages
-from modeling_condenser.collection.load import load_dev, load_reported
+from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.encoding.embeddings import local_device
 from modeling_condenser.files.run_folder import hash_data, read_json, write_json
 from modeling_condenser.files.settings import check_least, parse_settings
@@ -164,7 +164,7 @@ def evaluate(**settings: Any) -> Report:
         raise ValueError(f"index and search_parameters are for retrieval, not for {recipe.task}.")
     out, collection = Path(recipe.output_dir), None
     if recipe.task == "retrieval":
-        collection = load_reported(recipe.collection, split=recipe.split)
+        collection = load_collection(recipe.collection, split=recipe.split)
         if recipe.measures is None:
             qrels, answers = collection.qrels, collection.answers
             usual = default_measures(qrels, answers, depth=recipe.run_depth)

@@ -153,7 +153,6 @@ def write_report(
     content = {
         "title": f"{name}, {split}: {n_items:,} {'queries' if collection else 'items'}",
         "n_items": n_items,
-        "shared_queries": dict(collection.shared) if collection else {},
         "unanswerable": first.evaluation.unanswerable,
         "baseline": first.system,
         "systems": {

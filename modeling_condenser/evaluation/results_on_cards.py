@@ -93,7 +93,6 @@ def add_to_card(
         search=conditions,
         intervals=intervals,
         comparisons=comparisons,
-        shared_queries=dict(collection.shared),
         fingerprint_passages=fingerprint_passages(collection.passages),
         command=make_command(settings, texts, collection_name),
     )

@@ -185,7 +185,6 @@ class EvaluationResult:
         comparisons: with other systems on the same queries: `baseline`, `measure`, the baseline's
             `value`, the `difference` of this model's value from it, and the `p_value` of a
             two-sided paired randomisation test, with Holm's correction over the evaluation.
-        shared_queries: other split of the collection -> number of these queries that it has too.
         command: reproduces the result of the model `OWNER/NAME`.
         date: in UTC, as in 2026-01-31.
     """
@@ -200,7 +199,6 @@ class EvaluationResult:
     search: Mapping[str, Any] = field(default_factory=dict)
     intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     comparisons: Sequence[Mapping[str, Any]] = field(default_factory=list)
-    shared_queries: Mapping[str, int] = field(default_factory=dict)
     fingerprint_passages: str | None = None
     command: str | None = None
     date: str | None = None

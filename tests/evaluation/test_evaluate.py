@@ -17,7 +17,6 @@ from modeling_condenser.collection.load import (
     load_collection,
     load_dev,
     load_passages,
-    load_reported,
 )
 from modeling_condenser.evaluation import evaluate as evaluate_module
 from modeling_condenser.evaluation.evaluate import evaluate
@@ -316,7 +315,7 @@ def test_a_card_has_corrected_p_values_and_says_what_they_were_made_from(
 
 def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_path, monkeypatch):
     loaded = load_collection(collection)
-    monkeypatch.setattr(evaluate_module, "load_reported", lambda name, split: loaded)
+    monkeypatch.setattr(evaluate_module, "load_collection", lambda name, split: loaded)
     monkeypatch.chdir(tmp_path)
     settings = {"collection": "owner/small", "measures": ["P@5"], "depth": 20, "card": True}
     report = evaluate(systems=folder, **settings)
@@ -412,23 +411,16 @@ def test_judged_passages_that_the_corpus_lacks_are_never_found(tmp_path, caplog)
     assert "1 of 3 judged passages are not in the corpus, such as 'p9'" in caplog.text
 
 
-def test_queries_of_another_split_are_reported_and_choose_no_fusion(retriever, tmp_path, caplog):
-    """q1 has its id in train and in dev, and q2 its text in dev."""
+def test_dev_queries_that_the_reported_split_has_choose_no_fusion(retriever, tmp_path, caplog):
+    """q1 has its id in dev, and q2 its text."""
     passages = [{"_id": f"p{i}", "text": f"the river {word}"} for i, word in enumerate("abcde")]
     texts = ["river a", "river b", "river  B", "river c", "river d"]
     queries = [{"_id": f"q{i}", "text": text} for i, text in enumerate(texts, start=1)]
-    test, train = [("q1", "p0", 1), ("q2", "p1", 1)], [("q1", "p0", 1)]
+    test = [("q1", "p0", 1), ("q2", "p1", 1)]
     dev = [("q1", "p0", 1), ("q3", "p1", 1), ("q4", "p2", 1)]
-    splits = {"test": test, "train": train, "dev": dev}
-    folder = write_collection(tmp_path / "small", passages, queries, **splits)
-    systems = [str(retriever), f"hybrid:{retriever}"]
+    folder = write_collection(tmp_path / "small", passages, queries, test=test, dev=dev)
     caplog.set_level("INFO")
-    report = evaluate(systems=systems, collection=folder, output_dir=tmp_path / "out", card=True)
-    assert report.content["shared_queries"] == {"dev": 2, "train": 1}
-    assert "2 of the 2 queries of test are also in dev" in caplog.text
-    text = report.file.read_text()
-    assert "Queries that are also in the split dev: 2." in text
-    assert "2 queries are also in the split dev" in (retriever / "README.md").read_text()
-    dev = load_dev(folder, judged="test", reported=load_reported(folder, split="test"))
+    evaluate(systems=f"hybrid:{retriever}", collection=folder, output_dir=tmp_path / "out")
+    dev = load_dev(folder, judged="test", reported=load_collection(folder, split="test"))
     assert dev is not None and list(dev.queries) == ["q4"]
     assert "1 dev queries are too few to choose by" in caplog.text
