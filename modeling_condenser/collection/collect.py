@@ -18,7 +18,7 @@ from modeling_condenser.files.models import (
     module_paths,
     read_contract,
 )
-from modeling_condenser.files.run_folder import atomic_folder, folder_lock, read_json, write_json
+from modeling_condenser.files.run_folder import atomic_folder, read_json, write_json
 from modeling_condenser.files.settings import parse_settings
 
 from .collection import hash_text
@@ -147,8 +147,7 @@ def collect(**settings: Any) -> Collected:
     done = Collected(recipe.out, files=len(files))
     columns = (*recipe.text_column, *TEXT_COLUMNS)
     reader = DocumentReader(columns, recipe.title_column, recipe.id_column, recipe.encoding)
-    with folder_lock(target), atomic_folder(target) as folder:
-        _check(recipe, target)  # again, as another call may have ended meanwhile
+    with atomic_folder(target) as folder:
         documents = _without_shared_text(reader.read(files), folder / "documents.jsonl", done)
         with (folder / CORPUS_FILE).open("w", encoding="utf-8") as corpus:
             written = _write_passages(corpus, documents, cut, done)
@@ -161,7 +160,7 @@ def collect(**settings: Any) -> Collected:
                 f"{len(done.unread)} of which cannot be read ({'; '.join(reasons) or 'none'})."
             )
         if labels is not None:
-            done.questions = write_labels(folder, labels, written, done.left_out, recipe.sources)
+            done.questions = write_labels(folder, labels, written, done.left_out)
             if not done.questions and (target / QUERIES_FILE).is_file():
                 raise _no_label(recipe, done, "keeps its passages and queries")
         write_json(folder / FACTS_FILE, vars(done))

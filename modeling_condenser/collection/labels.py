@@ -46,7 +46,7 @@ def read_labels(file: str, columns: Mapping[str, str], encoding: str | None = No
     """
     if not Path(file).is_file():
         raise FileNotFoundError(f"There is no file {file}.")
-    rows = list(read_any_rows(Path(file), encoding, is_padded=True))  # Excel leaves out empty ends
+    rows = list(read_any_rows(Path(file), encoding))
     if not rows:
         raise ValueError(f"{file} has no rows.")
     in_file = set[str]().union(*rows)
@@ -68,7 +68,6 @@ def write_labels(
     labels: Iterable[Label],
     documents: Sequence[WrittenDocument],
     left_out: Counter[str],
-    sources: Sequence[str] = (),
 ) -> dict[str, int]:
     """Write the queries and judgements of labels into the folder of a collection.
 
@@ -77,14 +76,13 @@ def write_labels(
         labels: see `read_labels`.
         documents: all that have passages.
         left_out: why a label is left out -> how many; is added to.
-        sources: folders and files of the documents, as labels may name them.
 
     Returns:
         Split -> number of queries; empty if no label has a passage, and then nothing is written.
     """
     of_documents = [frozenset(passages) for _, passages in documents]
     finder = _QuoteFinder(folder / CORPUS_FILE, documents, of_documents)
-    names = _index_names(documents, of_documents, sources)
+    names = _index_names(documents, of_documents)
     judged: dict[str, tuple[str, set[str]]] = {}  # `plain_text` of a question -> it, its passages
     for label in labels:
         question, groups = label["question"], _find_groups(label, finder, names)
@@ -135,7 +133,7 @@ def _write_lines(file: Path, lines: Iterable[str]) -> None:
 
 def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[frozenset[str]]:
     """Return the passages that a label may be about, of each document apart."""
-    file, row, quote = _key(label["file"]), _key(label["id"]), _letters(label["passage"])
+    file, row, quote = _find_file(label, names), _key(label["id"]), _letters(label["passage"])
     if row not in names:
         row = row.removesuffix(".0")  # as pandas writes ids where some are missing
     of_file = names.get(file, set())
@@ -159,7 +157,7 @@ def _why_not_one(label: Label, groups: Set[frozenset[str]], names: Names) -> tup
         return "names several documents", ""
     if not (label["file"] or label["id"] or label["passage"]):
         return "without passage, file and id", ""
-    if label["file"] and _key(label["file"]) not in names:
+    if label["file"] and _find_file(label, names) not in names:
         return "no passages of its file", f" {label['file']!r}"
     if label["passage"]:
         return "passage not found", f" {label['passage']!r:.60}"
@@ -242,29 +240,16 @@ def _key(name: str) -> str:
     return key.replace("\\", "/").removeprefix("./")
 
 
-def _index_names(
-    documents: Sequence[WrittenDocument],
-    groups: Sequence[frozenset[str]],
-    sources: Sequence[str],
-) -> Names:
-    """A file is named by its path, its path in the given folder, its own name, or a path to it.
+def _index_names(documents: Sequence[WrittenDocument], groups: Sequence[frozenset[str]]) -> Names:
+    """A file is named by its path (also with / before it), that in the given folder, or its name.
 
     A row is named by its id, by that after a name of its table and #, or (with the others) by a
     name of its table.
     """
     names: dict[str, set[frozenset[str]]] = defaultdict(set)
-    tops = [_key(Path(source).resolve().name) for source in sources]
-    places = [
-        (top, _key(place.as_posix()))
-        for top, source in zip(tops, sources, strict=True)
-        for place in (Path(source), Path(source).resolve())
-        if tops.count(top) == 1
-    ]
     for (document, _), group in zip(documents, groups, strict=True):
-        path = _key(document)
-        file, row_id = _split_row(path)
-        paths = {file, file.partition("/")[2], file.rpartition("/")[2]} - {""}
-        paths |= {place + file.removeprefix(top) for top, place in places if _is_in(file, top)}
+        file, row_id = _split_row(_key(document))
+        paths = {f"/{file}", file, file.partition("/")[2], file.rpartition("/")[2]} - {""}
         for name in paths:
             names[name].add(group)  # of a table, of each row
             if row_id:
@@ -277,8 +262,11 @@ def _index_names(
     return names
 
 
-def _is_in(file: str, folder: str) -> bool:
-    return file == folder or file.startswith(f"{folder}/")
+def _find_file(label: Label, names: Names) -> str:
+    """The name of a label's file; of a longer path, such as an absolute one, its end."""
+    path = _key(label["file"])
+    ends = (path[slash.start() :] for slash in re.finditer("/", path))
+    return next((name for name in (path, *ends) if name in names), path)
 
 
 def _split_row(path: str) -> tuple[str, str]:
