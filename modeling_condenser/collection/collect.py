@@ -129,9 +129,8 @@ def collect(**settings: Any) -> Collected:
 
     Raises:
         FileNotFoundError: a folder, a file or the model does not exist.
-        ValueError: `out` or a source holds something else, a setting is wrong, or there is no
-            document; or no label has a passage: then the passages are written all the same, unless
-            `out` has queries, which are kept with its passages.
+        ValueError: `out` or a source holds something else, a setting is wrong, or no document has
+            text or no label has a passage; then nothing is written.
     """
     (recipe,) = parse_settings(settings, CollectRecipe)
     target = Path(recipe.out)
@@ -140,7 +139,12 @@ def collect(**settings: Any) -> Collected:
     sources = {Path(source).resolve() for source in recipe.sources}
     no_documents = {target.resolve(), Path(recipe.labels or recipe.out).resolve()}
     files = find_files(recipe.sources, without=no_documents - sources)
-    _refuse_collections(files.values())
+    for file in files.values():
+        if file.name == FACTS_FILE:  # a collection has the texts of its documents again
+            raise ValueError(
+                f"{file.parent} is a collection that `collect` wrote: name folders of documents, "
+                "and last the folder to write."
+            )
     labels = None
     if recipe.labels:
         labels = read_labels(recipe.labels, recipe.label_columns, recipe.encoding)
@@ -161,20 +165,14 @@ def collect(**settings: Any) -> Collected:
             )
         if labels is not None:
             done.questions = write_labels(folder, labels, written, done.left_out)
-            if not done.questions and (target / QUERIES_FILE).is_file():
-                raise _no_label(recipe, done, "keeps its passages and queries")
+            if not done.questions:
+                left_out = ", ".join(f"{why}: {n:,}" for why, n in done.left_out.items())
+                raise ValueError(
+                    f"No label of {recipe.labels} has a passage in the documents ({left_out}), so "
+                    f"{recipe.out} is as before: correct the labels, and collect again."
+                )
         write_json(folder / FACTS_FILE, vars(done))
-    if labels is not None and not done.questions:
-        raise _no_label(recipe, done, "has all passages, but no queries")
     return done
-
-
-def _no_label(recipe: CollectRecipe, done: Collected, state: str) -> ValueError:
-    left_out = ", ".join(f"{why}: {n:,}" for why, n in done.left_out.items())
-    return ValueError(
-        f"No label of {recipe.labels} has a passage in the collection ({left_out}). {recipe.out} "
-        f"{state}: correct the labels, and collect again."
-    )
 
 
 def _check(recipe: CollectRecipe, target: Path) -> None:
@@ -197,16 +195,6 @@ def _check(recipe: CollectRecipe, target: Path) -> None:
         raise ValueError(f"{recipe.labels} is in {target}, which is replaced: move it elsewhere.")
     if (target / QUERIES_FILE).is_file() and not recipe.labels:
         raise ValueError(f"{target} has queries, which would be lost: give --labels again.")
-
-
-def _refuse_collections(files: Iterable[Path]) -> None:
-    """Raise a ValueError if a collection is among the documents, which has their texts again."""
-    for file in files:
-        if file.name == FACTS_FILE:
-            raise ValueError(
-                f"{file.parent} is a collection that `collect` wrote: name folders of documents, "
-                "and last the folder to write."
-            )
 
 
 def _check_columns(recipe: CollectRecipe, columns: set[str]) -> None:

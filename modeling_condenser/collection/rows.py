@@ -41,7 +41,6 @@ _UTF8 = "utf-8-sig"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character beyond U+FFFF, or both halves
 _PARQUET_ROWS = 256  # in memory
 _BATCH_ROWS = 8192  # of a fingerprint, which depends on it
-_OF_EXCEL = ["sep=", ""]  # a line above the columns, which names the separator
 _CSV_SAMPLE = 1 << 16  # characters
 _STSB_LINE = re.compile(r"([^\t]*\t){4}[\d.]+\t[^\t]*\t")  # the fifth column is a score
 _STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
@@ -115,9 +114,8 @@ def read_table(
         rows = csv.reader(stream, delimiter=delimiter) if quoted else split_lines
         for number, fields in enumerate(filter(any, rows), start=1):
             if columns is None:
-                if fields != _OF_EXCEL:
-                    columns = [field.strip() for field in fields]
-                    _refuse_repeated(path, columns)
+                columns = [field.strip() for field in fields]
+                _refuse_repeated(path, columns)
             elif len(fields) == len(columns) or (is_padded and len(fields) < len(columns)):
                 if len(fields) < len(columns) and not is_short:
                     is_short = True
@@ -208,20 +206,13 @@ def _find_delimiter(beginning: str) -> str:
         rows = list(csv.reader(io.StringIO(beginning, newline=""), delimiter=delimiter))
         if len(beginning) == _CSV_SAMPLE:
             rows.pop()  # which may be cut
-        lengths = [len(row) for row in rows if any(row) and row != _OF_EXCEL] or [1]
+        lengths = [len(row) for row in rows if any(row)] or [1]
         most = max(lengths)
         has_all = most > 1 and lengths[0] == most
         fits[delimiter] = (lengths.count(most) / len(lengths), most) if has_all else (0.0, 1)
     first = beginning.splitlines()[:1]
     candidates = [each for each, fit in fits.items() if fit == max(fits.values())]
     return max(candidates, key="".join(first).count)
-
-
-def _read_text_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Read each line, also an empty one, as the column `text` of a row."""
-    with _open_text(path) as file:
-        for line in file:
-            yield {"text": line.removesuffix("\n").removesuffix("\r")}
 
 
 def read_rows(
@@ -238,7 +229,7 @@ def read_rows(
     """
     match plain_ending(file):
         case ".txt":
-            return _read_text_rows(file)
+            return ({"text": line} for _, line in read_lines(file))
         case ".tsv":
             return read_table(file, encoding=encoding)
         case ".csv":
