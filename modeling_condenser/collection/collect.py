@@ -181,15 +181,12 @@ def _check(recipe: CollectRecipe, target: Path) -> None:
         codecs.lookup(recipe.encoding or "utf-8")
     except LookupError as error:
         raise ValueError(str(error)) from error
-    if target.is_dir() and any(target.iterdir()) and not (target / FACTS_FILE).is_file():
+    is_own = (target / FACTS_FILE).is_file()
+    names = {file.name for file in target.glob("[!.]*" if is_own else "*")}
+    if others := sorted(names - _WRITTEN if is_own else names):
         raise ValueError(
-            f"{target} is not empty and was not written by `collect`. The last word names the "
-            "folder to write: choose a new one."
-        )
-    others = {file.name for file in target.glob("[!.]*")} - _WRITTEN
-    if others:
-        raise ValueError(
-            f"{target} also has {', '.join(sorted(others))}, which would be lost: move it."
+            f"{target} has {others[0]}, which `collect` did not write and would replace. The last "
+            "word names the folder to write: choose a new one, or move such files."
         )
     if recipe.labels and target.resolve() in Path(recipe.labels).resolve().parents:
         raise ValueError(f"{recipe.labels} is in {target}, which is replaced: move it elsewhere.")
@@ -291,7 +288,7 @@ def _write_passages(
         is_row = document.name != document.file
         stem = Path(plain_name(Path(document.file))).stem
         file_title = "" if is_row else re.sub(r"[-_\s]+", " ", stem)
-        passages: dict[str, None] = {}
+        passages = set[str]()
         n_cut = 0
         for above, section in document.sections:
             headings = " > ".join(above)
@@ -307,7 +304,7 @@ def _write_passages(
                 # Texts in two files are copies, although a title may be made of a file's name.
                 content = hash_text(f"{_join(document.title, headings)}\0{text}")
                 kept_id = first_with.setdefault(content, passage_id)
-                passages[kept_id] = None
+                passages.add(kept_id)
                 if kept_id != passage_id:
                     done.copies[passage_id] = kept_id
                     continue
@@ -316,7 +313,7 @@ def _write_passages(
                 row |= {"headings": headings, "file": document.file}
                 corpus.write(json.dumps(row, ensure_ascii=False) + "\n")
         if passages:
-            written.append((name, [*passages]))
+            written.append((name, frozenset(passages)))
         else:
             done.without_text += 1
     return written

@@ -32,16 +32,8 @@ TEXT_COLUMNS = ("text", "content", "body")
 TABLE_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 HTML_ENDINGS = (".html", ".htm")
 _CONVERTERS = {".pptx": "PptxConverter", ".epub": "EpubConverter"}
-DOCUMENT_ENDINGS = (
-    ".txt",
-    ".rst",
-    ".md",
-    ".markdown",
-    *HTML_ENDINGS,
-    ".pdf",
-    ".docx",
-    *_CONVERTERS,
-)
+_TEXT_ENDINGS = (".txt", ".rst", ".md", ".markdown")
+DOCUMENT_ENDINGS = (*_TEXT_ENDINGS, *HTML_ENDINGS, ".pdf", ".docx", *_CONVERTERS)
 _SLIDE = re.compile(r"<!-- Slide number: \d+ -->")
 _DECLARATION = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w:.-]+)""", re.IGNORECASE)
 # Among all encodings, Western European text is often mistaken for cp1250 and Big5 for Johab.

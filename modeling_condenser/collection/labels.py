@@ -33,7 +33,7 @@ Label = Mapping[str, str]
 Names = Mapping[str, set[frozenset[str]]]
 """Name -> the passages of each document that has the name."""
 
-WrittenDocument = tuple[str, Sequence[str]]
+WrittenDocument = tuple[str, frozenset[str]]
 """The name of a document, and the ids of its passages."""
 
 
@@ -80,9 +80,7 @@ def write_labels(
     Returns:
         Split -> number of queries; empty if no label has a passage, and then nothing is written.
     """
-    of_documents = [frozenset(passages) for _, passages in documents]
-    finder = _QuoteFinder(folder / CORPUS_FILE, documents, of_documents)
-    names = _index_names(documents, of_documents)
+    finder, names = _QuoteFinder(folder / CORPUS_FILE, documents), _index_names(documents)
     judged: dict[str, tuple[str, set[str]]] = {}  # `plain_text` of a question -> it, its passages
     for label in labels:
         question, groups = label["question"], _find_groups(label, finder, names)
@@ -98,7 +96,8 @@ def write_labels(
     if not judged:
         return {}
     n_documents = len({_owner(finder, passages) for _, passages in judged.values()})
-    if n_documents < _FEW_DOCUMENTS:
+    is_few = n_documents < _FEW_DOCUMENTS
+    if is_few:
         logger.info(
             "The labels are of fewer than %d documents, so questions are divided one by one; with "
             "more documents, those about one document are in one split.",
@@ -109,7 +108,6 @@ def write_labels(
     for question, passages in judged.values():
         # The id follows from the question: run files stay valid when other questions come or go.
         query_id = f"q{hashlib.sha256(plain_text(question).encode()).hexdigest()[:12]}"
-        is_few = n_documents < _FEW_DOCUMENTS
         split = _split_of(query_id if is_few else _owner(finder, passages))
         counts[split] += 1
         queries.append(json.dumps({"_id": query_id, "text": question}, ensure_ascii=False))
@@ -179,19 +177,13 @@ class _QuoteFinder:
         owners: id of a passage -> the first document that has it.
     """
 
-    def __init__(
-        self,
-        corpus: Path,
-        documents: Sequence[WrittenDocument],
-        groups: Sequence[frozenset[str]],
-    ) -> None:
+    def __init__(self, corpus: Path, documents: Sequence[WrittenDocument]) -> None:
         self._groups: dict[str, tuple[frozenset[str], ...]] = defaultdict(tuple)
-        for group in groups:
-            for passage in group:
-                self._groups[passage] += (group,)
         self.owners = dict[str, str]()
-        for name, passages in reversed(documents):
-            self.owners |= dict.fromkeys(passages, name)
+        for name, passages in documents:
+            for passage in passages:
+                self._groups[passage] += (passages,)
+                self.owners.setdefault(passage, name)
         self._ids = list[str]()
         self._ends = list[int]()  # of passages, in `_text`
         self._by_text: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
@@ -240,14 +232,14 @@ def _key(name: str) -> str:
     return key.replace("\\", "/").removeprefix("./")
 
 
-def _index_names(documents: Sequence[WrittenDocument], groups: Sequence[frozenset[str]]) -> Names:
+def _index_names(documents: Sequence[WrittenDocument]) -> Names:
     """A file is named by its path (also with / before it), that in the given folder, or its name.
 
     A row is named by its id, by that after a name of its table and #, or (with the others) by a
     name of its table.
     """
     names: dict[str, set[frozenset[str]]] = defaultdict(set)
-    for (document, _), group in zip(documents, groups, strict=True):
+    for document, group in documents:
         file, row_id = _split_row(_key(document))
         paths = {f"/{file}", file, file.partition("/")[2], file.rpartition("/")[2]} - {""}
         for name in paths:

@@ -81,12 +81,6 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         raise ValueError(f"{source}, split {split}: {error}") from error
 
 
-def _find_shared(queries: Mapping[str, str], others: Mapping[str, str]) -> set[str]:
-    """Find the queries whose text is among the others; ids of DPR are only row numbers."""
-    texts = set(map(plain_text, others.values()))
-    return {name for name, text in queries.items() if plain_text(text) in texts}
-
-
 def load_dev(
     source: str | Path, *, judged: str, reported: Collection | None = None
 ) -> Collection | None:
@@ -104,10 +98,11 @@ def load_dev(
         logger.info("No dev queries: %s", error)
         return None
     names = list(dev.queries)
-    if reported and (shared := _find_shared(dev.queries, reported.queries)):
-        n_shared = len(shared)
-        logger.info("Settings are not chosen on %d dev queries that %s has too", n_shared, judged)
-        names = [name for name in names if name not in shared]
+    if reported:  # compared by texts, as ids of DPR are only row numbers
+        texts = set(map(plain_text, reported.queries.values()))
+        names = [name for name in names if plain_text(dev.queries[name]) not in texts]
+        if n_shared := len(dev.queries) - len(names):
+            logger.info("Settings are not chosen on %d dev queries of %s, too", n_shared, judged)
     if len(names) > _MOST_DEV:
         logger.info("Settings are chosen on %d of %d dev queries.", _MOST_DEV, len(names))
         names = random.Random(0).sample(names, _MOST_DEV)
@@ -293,9 +288,7 @@ def _declared_table(folder: Path, *tables: str) -> str | None:
 
 def _beir_rows(records: Iterable[Record], file: Path) -> Iterator[Row]:
     for record in records:
-        text = record.get("text")
-        if text is None and "text" in record:  # null is a blank text, and no field an error
-            text = ""
+        text = (record["text"] or "") if "text" in record else None  # null is a blank text
         yield _read_id(file, record, "_id", "id"), record.get("title") or "", text
 
 
