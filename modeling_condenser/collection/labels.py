@@ -69,13 +69,9 @@ def write_labels(
     documents: Sequence[WrittenDocument],
     left_out: Counter[str],
 ) -> dict[str, int]:
-    """Write the queries and judgements of labels into the folder of a collection.
+    """Write the queries and judgements of labels into a folder with the passages of documents.
 
-    Args:
-        folder: has the corpus.
-        labels: see `read_labels`.
-        documents: all that have passages.
-        left_out: why a label is left out -> how many; is added to.
+    `left_out` counts why labels are left out.
 
     Returns:
         Split -> number of queries; empty if no label has a passage, and then nothing is written.
@@ -95,8 +91,8 @@ def write_labels(
             judged.setdefault(plain_text(question), (question, set()))[1].update(*groups)
     if not judged:
         return {}
-    n_documents = len({_owner(finder, passages) for _, passages in judged.values()})
-    is_few = n_documents < _FEW_DOCUMENTS
+    owners = {question: _owner(finder, passages) for question, passages in judged.values()}
+    is_few = len(set(owners.values())) < _FEW_DOCUMENTS
     if is_few:
         logger.info(
             "The labels are of fewer than %d documents, so questions are divided one by one; with "
@@ -108,7 +104,7 @@ def write_labels(
     for question, passages in judged.values():
         # The id follows from the question: run files stay valid when other questions come or go.
         query_id = f"q{hashlib.sha256(plain_text(question).encode()).hexdigest()[:12]}"
-        split = _split_of(query_id if is_few else _owner(finder, passages))
+        split = _split_of(query_id if is_few else owners[question])
         counts[split] += 1
         queries.append(json.dumps({"_id": query_id, "text": question}, ensure_ascii=False))
         qrels[split] += [f"{query_id}\t{passage}\t1" for passage in sorted(passages)]

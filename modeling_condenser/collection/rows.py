@@ -108,33 +108,27 @@ def read_table(
     empty, as Excel writes them, unless the columns are named here: then such rows are refused.
     """
     csv.field_size_limit(2**31 - 1)
-    is_padded, is_short = columns is None, False
     with _open_text(path, newline="" if quoted else "\n", encoding=encoding) as stream:
         split_lines = (line.rstrip("\r\n").split(delimiter) for line in stream)
-        rows = csv.reader(stream, delimiter=delimiter) if quoted else split_lines
-        for number, fields in enumerate(filter(any, rows), start=1):
-            if columns is None:
-                columns = [field.strip() for field in fields]
-                _refuse_repeated(path, columns)
-            elif len(fields) == len(columns) or (is_padded and len(fields) < len(columns)):
-                if len(fields) < len(columns) and not is_short:
-                    is_short = True
-                    logger.warning(
-                        "%s: row %d has %d fields of %d; the last of such rows count as empty.",
-                        *(path, number, len(fields), len(columns)),
-                    )
-                fields += [""] * (len(columns) - len(fields))
-                yield dict(zip(columns, fields, strict=True))
-            else:
+        rows = filter(any, csv.reader(stream, delimiter=delimiter) if quoted else split_lines)
+        names = columns or [field.strip() for field in next(rows, [])]
+        if repeated := sorted({name for name in names if name and names.count(name) > 1}):
+            raise ValueError(f"{path} has several columns {repeated[0]!r}: rename all but one.")
+        is_warned = False
+        for number, fields in enumerate(rows, start=1 if columns else 2):
+            n_missing = len(names) - len(fields)
+            if n_missing < 0 or (n_missing and columns):
                 raise ValueError(
-                    f"{path}: row {number} has {len(fields)} fields, expected {len(columns)} "
-                    f"({', '.join(columns)})."
+                    f"{path}: row {number} has {len(fields)} fields, expected {len(names)} "
+                    f"({', '.join(names)})."
                 )
-
-
-def _refuse_repeated(path: Path, columns: Sequence[str]) -> None:
-    if repeated := sorted({name for name in columns if name and columns.count(name) > 1}):
-        raise ValueError(f"{path} has several columns {repeated[0]!r}: rename all but one.")
+            if n_missing and not is_warned:
+                is_warned = True
+                logger.warning(
+                    "%s: row %d has %d fields of %d; the last of such rows count as empty.",
+                    *(path, number, len(fields), len(names)),
+                )
+            yield dict(zip(names, [*fields, *[""] * n_missing], strict=True))
 
 
 def read_json(path: Path, encoding: str | None = None) -> Iterator[dict[str, Any]]:
@@ -173,9 +167,7 @@ def _read_parquet(path: Path, needed: str | None) -> Iterator[dict[str, Any]]:
         table = pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path} is not a parquet file ({error}).") from None
-    names = table.schema_arrow.names
-    _refuse_repeated(path, names)
-    columns = [needed] if needed in names else None
+    columns = [needed] if needed in table.schema_arrow.names else None
     for batch in table.iter_batches(batch_size=_PARQUET_ROWS, columns=columns):
         yield from batch.to_pylist()
 
