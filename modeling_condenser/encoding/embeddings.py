@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
@@ -88,7 +88,6 @@ class Embeddings:
     dimension: int
     shard_size: int  # rows of every shard but the last
     retriever: str = ""  # `Retriever.passage_fingerprint`
-    contract: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the retriever
     passages: str = ""  # fingerprint of ids, titles and texts
 
     @classmethod
@@ -271,7 +270,6 @@ def claim_folder(
         dimension=retriever.dimension,
         shard_size=_choose_shard_size(len(passages), shard_size),
         retriever=retriever.passage_fingerprint,
-        contract=asdict(retriever.contract),
         passages=fingerprint_passages(passages),
     )
     if not (wanted.folder / MANIFEST_FILE).is_file():

@@ -114,7 +114,6 @@ def test_a_collection_is_encoded_with_a_record_and_a_table(bert_folder, collecti
     expected = retriever.encode_passages(passages)
     np.testing.assert_allclose(made.vectors(np.arange(60)), expected, rtol=0, atol=1e-6)
     assert made.passage_ids.to_pylist() == passages["_id"][:]
-    assert made.contract["pooling"] == "mean"
     record = made.record
     assert record["passages_per_second"] == pytest.approx(60 / record["seconds"])
     assert (record["n_encoded"], record["devices"]) == (60, ["cpu"])
