@@ -5,9 +5,7 @@ import json
 import logging
 import os
 import random
-import re
 import shutil
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +20,6 @@ from modeling_condenser.files.models import MODULES_CONFIG_FILE
 from modeling_condenser.pretraining.corpus import load_documents
 from tests.encoding.making import change_json, save_modules
 
-collect_module = sys.modules[collect.__module__]  # the package has a function of its name
 CHINESE = "企鹅生活在南极。它们吃磷虾。"
 GERMAN = "Grüße aus Köln. Die Straße ist größer."
 PAGE = "<html><head><title>Shop</title><body><h1>Refunds</h1><p>Any item.<h2>Cards</h2><div>Money"
@@ -269,13 +266,6 @@ def test_the_file_of_a_label_decides_where_its_quote_is(tmp_path, write_text):
     assert relevant(tmp_path / "out") == expected
 
 
-def test_labels_may_lack_their_last_fields_as_excel_writes_them(tmp_path, write_text):
-    page = write_text("It is free.", "a.md")
-    labels = write_text("question,passage,file\nprice,It is free.\ncost,,a.md\n", "labels.csv")
-    collect(sources=[page], out=tmp_path / "out", labels=labels)
-    assert relevant(tmp_path / "out") == {"price": {"a.md#1"}, "cost": {"a.md#1"}}
-
-
 def test_tables_may_lack_their_last_fields_and_have_headers_in_capitals(
     tmp_path, write_text, caplog
 ):
@@ -492,21 +482,6 @@ def test_passages_fit_with_the_prompt_and_the_separator_of_a_model_in_a_subfolde
     passages = [contract.passage(row["title"], row["text"]) for row in rows_of(tmp_path / "out")]
     assert passages[0].startswith("a river of Oslo: Poets of Oslo / and / ")
     assert 40 < max(len(tokenizer(passage)["input_ids"]) for passage in passages) <= 48
-
-
-def test_a_long_text_is_tokenized_in_pieces_and_cut_as_a_whole(
-    bert_folder, tmp_path, texts, monkeypatch
-):
-    (tmp_path / "a.txt").write_text("\n".join(texts[:30]))
-    settings = {"sources": tmp_path / "a.txt", "model": bert_folder, "max_tokens": 32}
-    collect(**settings, out=tmp_path / "whole")
-    piece = collect_module._PIECE.pattern.replace("100000", "50")
-    monkeypatch.setattr(collect_module, "_PIECE", re.compile(piece, re.DOTALL))
-    text = f"{'x' * 60} {texts[0]}"
-    pieces = [match[0] for match in collect_module._PIECE.finditer(text)]
-    assert "".join(pieces) == text and max(map(len, pieces)) <= 50 and "x" * 50 in pieces
-    collect(**settings, out=tmp_path / "pieces")
-    assert rows_of(tmp_path / "pieces") == rows_of(tmp_path / "whole")
 
 
 def test_a_title_that_is_as_long_as_a_passage_leaves_half_of_it_to_the_text(tmp_path):

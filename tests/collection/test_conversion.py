@@ -379,8 +379,9 @@ def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
     assert "'broken' is not JSON" in reader.unread["in/f.jsonl"]
 
 
-@pytest.mark.parametrize("sep", [",", ";", "|", "\t"])
-@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize(
+    ("sep", "quoting"), zip(",;|\t", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL] * 2, strict=True)
+)
 def test_values_of_tables_stay_as_they_are_written(sep, quoting, tmp_path):
     texts = ["007", "NA", "None", "2020-01-01", 'He said "hi", once', "two\nlines", "a\u2028b", "é"]
     table = pd.DataFrame({"query": [f"q{i}" for i in range(len(texts))], "text": texts})

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -236,17 +235,6 @@ def encode_twice(passages: Dataset, folder: Path) -> list[int]:
         for call in calls:
             assert all_bytes(call.result()) == hash_vectors(passages).tobytes()
     return sorted(len(each.texts) for each in retrievers)
-
-
-def test_of_two_first_calls_one_encodes_and_the_other_waits(tmp_path, monkeypatch):
-    passages, create = make_passages(700), Embeddings.create
-
-    def create_slowly(*args: Any) -> None:
-        time.sleep(0.1)
-        create(*args)
-
-    monkeypatch.setattr(Embeddings, "create", create_slowly)
-    assert encode_twice(passages, tmp_path / "e") == [0, 700]
 
 
 def test_a_killed_update_is_continued_and_another_call_waits_for_it(tmp_path):
