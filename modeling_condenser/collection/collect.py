@@ -32,6 +32,7 @@ from .shared_text import SharedText
 _WRITTEN = {CORPUS_FILE, QUERIES_FILE, QRELS_FOLDER, FACTS_FILE}
 _LEAST_TOKENS, _MAX_WORDS, _MAX_TOKENS = 16, 180, 256  # 180 English words are about 256 tokens
 _SHOWN_KINDS = 5
+_PIECE = re.compile(r".{1,100000}(?=\s|\Z)|.{1,100000}", re.DOTALL)  # cut before a blank
 # A character of a script without spaces is a word, and so are 20 characters without a space.
 _WORD = regex.compile(rf"(?:[{SPACELESS}]|[^\s{SPACELESS}]{{1,20}})\p{{M}}*+")
 
@@ -230,7 +231,11 @@ def _open_cutter(recipe: CollectRecipe) -> Cut:
             count = tokenizer.tokenize if tokenizer else lambda word: [word]
             return [word.start() for word in _WORD.finditer(text) for _ in count(word[0])]
         options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
-        return [start for start, _ in tokenizer(text, **options)["offset_mapping"]]
+        starts = list[int]()
+        for piece in _PIECE.finditer(text):  # of a whole book, memory would hold gigabytes
+            places = tokenizer(piece[0], **options)["offset_mapping"]
+            starts += [piece.start() + start for start, _ in places]
+        return starts
 
     n_prompt, n_separator = len(token_starts(prompt)), len(token_starts(separator))
     if longest < _LEAST_TOKENS + n_prompt:

@@ -4,7 +4,7 @@ Values stay as they are written, and the rows before a broken line are read.
 `load_dataset("json")` makes a time of the id "2020-01-01" even if its features call it text, and
 refuses half a character, and rows with columns that the features lack. pandas' `read_csv`, on which
 `load_dataset("csv")` builds, fills short rows, renames repeated columns, and ends a line at a
-carriage return.
+carriage return. An array of JSON is read item by item, because DPR's have gigabytes.
 """
 
 import bz2
@@ -20,7 +20,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,6 +37,10 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
     ".zst": lambda path: pa.input_stream(str(path), compression="zstd"),
 }
 _UTF8 = "utf-8-sig"
+_JSON = json.JSONDecoder(parse_constant=lambda name: None)  # NaN and Infinity
+_JSON_CHUNK = 1 << 16  # characters
+_BETWEEN_VALUES = re.compile(r"[,\s]*")
+_LONGEST_WORD = len(r"\ud83d\ude00") + 1  # that an end of a chunk makes an error of
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character beyond U+FFFF, or both halves
 _PARQUET_ROWS = 256  # in memory
 _BATCH_ROWS = 8192  # of a fingerprint, which depends on it
@@ -132,34 +135,62 @@ def read_table(
 
 
 def read_json(path: Path, encoding: str | None = None) -> Iterator[dict[str, Any]]:
-    """Read the objects of a file: one in each line, or an array or an object of several lines.
+    """Read the objects of a file: one in each line, one after another, or those of one array.
 
     NaN, which is not JSON, becomes null; half of a character (as in \\ud83d) becomes U+FFFD.
     """
-    lines = read_lines(path, encoding)
-    first, content = next(lines, (1, "[]"))
-    if not re.fullmatch(r"\s*{.*}\s*", content):
-        content = "\n".join([content, *(line for _, line in lines)])
-    for number, text in chain([(first, content)], lines):
-        try:
-            value = json.loads(text, parse_constant=lambda name: None)  # NaN and Infinity
-        except json.JSONDecodeError as error:
-            broken = text.split("\n")[error.lineno - 1]
-            raise ValueError(
-                f"{path}:{number + error.lineno - 1}: {broken!r:.80} is not JSON ({error.msg}): "
-                "expected one object in each line, or one array of objects."
-            ) from None
+    for number, (text, value) in enumerate(_read_values(path, encoding), 1):
+        if not isinstance(value, dict):
+            raise ValueError(f"{path}: item {number}, {value!r:.80}, is not a JSON object.")
         if _SURROGATE.search(text):
             value = json.loads(join_halves(json.dumps(value, ensure_ascii=False)))
-        for item in value if isinstance(value, list) else [value]:
-            if not isinstance(item, dict):
-                raise ValueError(f"{path}:{number}: {item!r:.80} is not a JSON object.")
-            yield item
+        yield value
 
 
 def join_halves(text: str) -> str:
     """Join the halves of characters (surrogates), which no file can hold; lone ones are U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _read_values(path: Path, encoding: str | None) -> Iterator[tuple[str, Any]]:
+    """Read the values of a file, or of the array in it; DPR's for Natural Questions has 8 GB.
+
+    Yields:
+        The text of a value, and the value.
+    """
+    with _open_text(path, encoding=encoding) as stream:
+        text = stream.read(_JSON_CHUNK)
+        start = len(text) - len(text.lstrip())
+        is_array = text.startswith("[", start)
+        place, line = start + is_array, 1
+        while True:
+            place = _BETWEEN_VALUES.match(text, place).end()  # type: ignore[union-attr]
+            try:
+                value, end = _JSON.raw_decode(text, place)
+                yield text[place:end], value
+                place = end
+            except json.JSONDecodeError as error:
+                if is_array and text.startswith("]", place):
+                    return
+                line += text.count("\n", 0, place)
+                text, place = text[place:], 0
+                # Longer pieces each time, because a value is decoded from its beginning again.
+                more = stream.read(_JSON_CHUNK + len(text)) if _is_cut(error) else ""
+                if not (more or text or is_array):
+                    return
+                if not more:
+                    broken = text.partition("\n")[0]
+                    raise ValueError(
+                        f"{path}:{line}: {broken!r:.80} is not JSON ({error.msg}): expected "
+                        "objects, or one array of objects."
+                    ) from None
+                text += more
+
+
+def _is_cut(error: json.JSONDecodeError) -> bool:
+    """Whether a value may be decoded if more of the text is read, which ends in it."""
+    is_at_end = error.pos > len(error.doc) - _LONGEST_WORD
+    return is_at_end or error.msg.startswith("Unterminated string")
 
 
 def _read_parquet(path: Path, needed: str | None) -> Iterator[dict[str, Any]]:

@@ -18,11 +18,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import IO, TYPE_CHECKING, Any, Self, cast, get_args
 
 import faiss
 import numpy as np
@@ -50,7 +50,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
-_CALL = "import pickle, sys; work, *rest = pickle.load(sys.stdin.buffer); work(*rest)"
+_CALL = """
+import os, pickle, sys, threading
+
+def end_with_parent():
+    os.read(0, 1)  # waits until the parent has ended
+    os._exit(1)
+
+work, *rest = pickle.load(sys.stdin.buffer)
+threading.Thread(target=end_with_parent, daemon=True).start()
+work(*rest)
+"""
 _MOST_SHARDS = 200  # a search keeps each of them open, and a process may often open 1,024 files
 
 # The type or the allowed values of each setting.
@@ -380,7 +390,8 @@ def _encode_missing(
     workers = dict[str, subprocess.Popen[bytes]]()
     try:
         for rank, device in enumerate(used[1:], start=1):
-            worker = _start_worker(retriever, device, *job, missing[rank :: len(used)])
+            arguments = {**retriever.arguments, "device": device}
+            worker = _start(_work, retriever.folder, arguments, *job, missing[rank :: len(used)])
             workers[f"{device} ({rank})"] = worker
         encode_shards(retriever, *job, missing[:: len(used)])
         for device, worker in workers.items():
@@ -390,6 +401,7 @@ def _encode_missing(
         for worker in workers.values():
             worker.terminate()
             worker.wait()
+            cast(IO[bytes], worker.stdin).close()
     seconds = time.perf_counter() - started
     n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
     record = {
@@ -411,8 +423,8 @@ def encode_shards(
         embeddings.write_shard(shard, retriever.encode_passages(part))
 
 
-def _start_worker(retriever: "Retriever", device: str, *job: Any) -> subprocess.Popen[bytes]:
-    """Encode shards in a new process, on another device.
+def _start(work: Callable[..., None], *arguments: Any) -> subprocess.Popen[bytes]:
+    """Call a function in a new process, which ends when this one does.
 
     Not by multiprocessing, which would run the caller's script again.
     """
@@ -422,13 +434,13 @@ def _start_worker(retriever: "Retriever", device: str, *job: Any) -> subprocess.
         stdin=subprocess.PIPE,
     )
     assert process.stdin
-    with process.stdin:
-        arguments = {**retriever.arguments, "device": device}
-        pickle.dump((_work, retriever.folder, arguments, *job), process.stdin)
+    pickle.dump((work, *arguments), process.stdin)
+    process.stdin.flush()
     return process
 
 
 def _work(model: Path, arguments: dict[str, Any], *job: Any) -> None:
+    """Encode shards in a new process, on another device."""
     from .retriever import Retriever
 
     with show_bars(False):

@@ -5,7 +5,9 @@ import json
 import logging
 import os
 import random
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +22,7 @@ from modeling_condenser.files.models import MODULES_CONFIG_FILE
 from modeling_condenser.pretraining.corpus import load_documents
 from tests.encoding.making import change_json, save_modules
 
+collect_module = sys.modules[collect.__module__]  # the package has a function of its name
 CHINESE = "企鹅生活在南极。它们吃磷虾。"
 GERMAN = "Grüße aus Köln. Die Straße ist größer."
 PAGE = "<html><head><title>Shop</title><body><h1>Refunds</h1><p>Any item.<h2>Cards</h2><div>Money"
@@ -497,6 +500,21 @@ def test_thai_passages_never_begin_with_a_combining_mark(tmp_path):
     (tmp_path / "a.txt").write_text("ที่นี่" * 30)
     collect(sources=tmp_path / "a.txt", out=tmp_path / "out", max_tokens=17)
     assert {row["text"][0] for row in rows_of(tmp_path / "out")} == {"ท"}
+
+
+def test_a_long_text_is_tokenized_in_pieces_and_cut_as_a_whole(
+    bert_folder, tmp_path, texts, monkeypatch
+):
+    (tmp_path / "a.txt").write_text("\n".join(texts[:30]))
+    settings = {"sources": tmp_path / "a.txt", "model": bert_folder, "max_tokens": 32}
+    collect(**settings, out=tmp_path / "whole")
+    piece = collect_module._PIECE.pattern.replace("100000", "50")
+    monkeypatch.setattr(collect_module, "_PIECE", re.compile(piece, re.DOTALL))
+    text = f"{'x' * 60} {texts[0]}"
+    pieces = [match[0] for match in collect_module._PIECE.finditer(text)]
+    assert "".join(pieces) == text and max(map(len, pieces)) <= 50 and "x" * 50 in pieces
+    collect(**settings, out=tmp_path / "pieces")
+    assert rows_of(tmp_path / "pieces") == rows_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("blank", [" ", "\u200b"])

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from modeling_condenser.collection import rows as rows_module
 from modeling_condenser.collection.conversion import (
     Document,
     DocumentReader,
@@ -414,24 +415,28 @@ def test_missing_last_fields_do_not_hide_the_separator(tmp_path):
     assert list(read_any_rows(tmp_path / "a.csv")) == rows
 
 
-def test_json_is_an_object_in_each_line_or_an_array_or_an_object_of_several_lines(tmp_path):
+@pytest.mark.parametrize("chunk", [1, 64, 10**6])
+def test_json_is_objects_one_after_another_or_an_array_read_item_by_item(
+    tmp_path, monkeypatch, chunk
+):
+    monkeypatch.setattr(rows_module, "_JSON_CHUNK", chunk)
     file, values = tmp_path / "a.json", [{"text": 'aé"\\\n😀', "x": [1.5, None]}, {"text": "{["}]
     for content, expected in (
         ("\n\n".join(map(json.dumps, values)), values),
+        ("\n\n".join(json.dumps(value, indent=2) for value in values), values),
         (json.dumps(values, indent=2, ensure_ascii=False), values),
         (json.dumps(values), values),
-        (json.dumps(values[0], indent=2), values[:1]),
         ("", []),
     ):
         file.write_text(content, "utf-8")
         assert list(read_rows(file)) == expected
-    file.write_text('{"text": 1}\n\n{"text": 2\n' + '{"text": 3}\n' * 9)
+    file.write_text('{"text": 1}\n\n{"text": 2\n' + '{"text": 3}\n' * 5_000)
     rows = iter(read_rows(file))
     assert next(rows) == {"text": 1}
     with pytest.raises(ValueError, match=r"a.json:3: '{\"text\": 2' is not JSON"):
         next(rows)
-    file.write_text('[\n{"text": 1},\n{"text": 2')
-    with pytest.raises(ValueError, match=r"a.json:3: '{\"text\": 2' is not JSON"):
+    file.write_text('[{"text": 1}, {"text": 2')
+    with pytest.raises(ValueError, match=r"a.json:1: .*\"text\": 2.* is not JSON"):
         list(read_rows(file))
 
 

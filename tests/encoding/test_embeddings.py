@@ -1,9 +1,12 @@
 """A folder of embeddings: written, read, as parquet, and encoded in shards by many processes."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -152,6 +155,32 @@ def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, t
     retriever.folder = tmp_path / "absent"  # which the worker cannot open
     with pytest.raises(RuntimeError, match=r"on cpu \(1\) failed"):
         encode_collection(retriever, PASSAGES, tmp_path / "3", shard_size=9, devices=["cpu", "cpu"])
+
+
+def test_a_worker_ends_with_the_process_that_started_it():
+    script = """
+import time
+from modeling_condenser.encoding.embeddings import _start
+
+print(_start(time.sleep, 600).pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        worker = int(parent.stdout.readline())  # type: ignore[union-attr]
+        os.kill(worker, 0)  # it runs
+        parent.kill()
+    for _ in range(600):
+        if not Path(f"/proc/{worker}").exists() or "\nState:\tZ" in status_of(worker):
+            return
+        time.sleep(0.1)
+    os.kill(worker, signal.SIGKILL)
+    pytest.fail("the worker still runs")
+
+
+def status_of(process: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/status").read_text()
+    return ""
 
 
 def test_each_device_has_a_worker_unless_there_are_fewer_shards(monkeypatch):
