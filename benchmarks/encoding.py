@@ -32,8 +32,7 @@ from benchmarks.harness import (
     time_in_turns,
 )
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.files.models import EncodingContract, Pooling
-from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.files.models import Pooling
 
 OURS, THEIRS = "ours", "sentence-transformers"
 SPEED, MEMORY = "passages/s", "peak memory (MiB)"
@@ -64,9 +63,7 @@ def prepare(arguments: argparse.Namespace) -> None:
     """Write an encoder of the wanted size, and the passages."""
     folder, length = arguments.folder, arguments.max_length
     texts = docstrings(folder / "text")
-    checkpoint = make_encoder(texts, folder / "checkpoint", arguments, positions=length)
-    contract = EncodingContract(length, length, pooling=arguments.pooling, similarity="cosine")
-    export_encoder(checkpoint, folder / "encoder", contract=contract)
+    make_encoder(texts, folder / "encoder", arguments, positions=length)
     words, random = " ".join(texts).split(), np.random.default_rng(0)
     drawn = random.normal(np.log(arguments.words), 0.8, size=arguments.passages)
     lengths = np.exp(drawn).astype(int) + 1
@@ -74,15 +71,20 @@ def prepare(arguments: argparse.Namespace) -> None:
     pairs = zip(starts, lengths, strict=True)
     passages = [" ".join(words[start : start + length]) for start, length in pairs]
     (folder / "passages.json").write_text(json.dumps(passages))
-    model = Retriever(folder / "encoder", device=arguments.device).model
+    model = open_encoder(arguments).model
     np.save(folder / "exact.npy", encode_theirs(model, passages, arguments.batch))
+
+
+def open_encoder(arguments: argparse.Namespace, dtype: str = "float32") -> Retriever:
+    settings: Any = {"device": arguments.device, "pooling": arguments.pooling, "dtype": dtype}
+    return Retriever(arguments.folder / "encoder", **settings)
 
 
 def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
     """Encode the passages on one side in this process, and compare the vectors."""
     texts = json.loads((arguments.folder / "passages.json").read_text())
     who, dtype = side.split(", ")
-    retriever = Retriever(arguments.folder / "encoder", device=arguments.device, dtype=dtype)
+    retriever = open_encoder(arguments, dtype)
     if who == OURS:
         passages = Dataset.from_dict({"title": [""] * len(texts), "text": texts})
         encode = partial(retriever.encode_passages, passages)

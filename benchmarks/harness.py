@@ -18,7 +18,6 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
 
 from benchmarks.make_docstrings import find_package_roots, make_docstrings
-from modeling_condenser import CondenserConfig, CondenserForMaskedLM
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.files.models import STARTER_FOLDER
 from modeling_condenser.files.run_folder import describe_machine
@@ -134,7 +133,7 @@ def make_encoder(
     starter = AutoTokenizer.from_pretrained(STARTER_FOLDER)
     tokenizer = starter.train_new_from_iterator(texts, arguments.vocabulary)
     tokenizer.model_max_length = positions
-    encoder_config = BertConfig(
+    config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=arguments.hidden,
         num_hidden_layers=arguments.layers,
@@ -143,18 +142,9 @@ def make_encoder(
         max_position_embeddings=positions,
     )
     set_seed(0)
-    CondenserForMaskedLM(CondenserConfig(encoder_config=encoder_config)).save_pretrained(folder)
+    BertForMaskedLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def as_bert(ours: Any) -> BertForMaskedLM:
-    """The backbone and LM head of a `CondenserForMaskedLM` as transformers' own class."""
-    model = BertForMaskedLM(ours.config.encoder_config)
-    model.bert.load_state_dict(ours.condenser.encoder.state_dict(), strict=False)
-    model.cls.load_state_dict(ours.lm_head.state_dict())
-    model.tie_weights()
-    return model
 
 
 def write_embeddings(
