@@ -2,8 +2,8 @@
 
     python -m benchmarks.encoding [--layers 4 --hidden 128 --passages 600 --words 55 --pooling cls]
 
-Passages are words of the standard library's docstrings, of skewed lengths as in a real collection
-(log-normal, with a median of `--words`). The sides, in float32 and in bfloat16, take turns, each in
+Passages are words of the collection `health`, of skewed lengths (log-normal, with a median of
+`--words`). The sides, in float32 and in bfloat16, take turns, each in
 a process of its own; figures are medians. Memory is the peak that encoding adds (on Linux). All
 vectors must agree with those of sentence-transformers in float32.
 """
@@ -21,7 +21,6 @@ import torch
 from datasets import Dataset
 
 from benchmarks.harness import (
-    docstrings,
     make_encoder,
     make_parser,
     measure_sides,
@@ -31,6 +30,7 @@ from benchmarks.harness import (
     print_table,
     time_in_turns,
 )
+from modeling_condenser.collection.load import load_passages
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.files.models import Pooling
 
@@ -62,7 +62,7 @@ def main() -> None:
 def prepare(arguments: argparse.Namespace) -> None:
     """Write an encoder of the wanted size, and the passages."""
     folder, length = arguments.folder, arguments.max_length
-    texts = docstrings(folder / "text")
+    texts = load_passages("health")["text"]
     make_encoder(texts, folder / "encoder", arguments, positions=length)
     words, random = " ".join(texts).split(), np.random.default_rng(0)
     drawn = random.normal(np.log(arguments.words), 0.8, size=arguments.passages)

@@ -17,7 +17,6 @@ import pyarrow as pa
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
 
-from benchmarks.make_docstrings import find_package_roots, make_docstrings
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.files.models import STARTER_FOLDER
 from modeling_condenser.files.run_folder import describe_machine
@@ -117,13 +116,6 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     for row in rows:
         cells = (f"{cell:,.4g}" if isinstance(cell, float) else str(cell) for cell in row)
         print(f"| {' | '.join(cells)} |", flush=True)
-
-
-def docstrings(folder: Path) -> list[str]:
-    """Texts of real lengths: the docstrings of the standard library."""
-    root = find_package_roots()["python"]
-    collection = make_docstrings(folder, roots={"python": root})
-    return [json.loads(line)["text"] for line in (collection / "corpus.jsonl").open()]
 
 
 def make_encoder(

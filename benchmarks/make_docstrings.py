@@ -19,7 +19,6 @@ import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from pathlib import Path
 
@@ -36,8 +35,6 @@ PACKAGES = tuple(
     "bm25s PIL jinja2 requests".split()
 )
 """Import names, besides the standard library; those that are not installed are skipped."""
-
-SOURCES_FILE = "sources.json"
 
 _SKIPPED_FOLDERS = frozenset(
     "test tests testing _testing site-packages dist-packages _vendor vendored extern externals "
@@ -70,26 +67,17 @@ def main() -> None:
     print(f"collection: {make_docstrings(parser.parse_args().out)}")
 
 
-def make_docstrings(out: Path, *, roots: Mapping[str, Path] | None = None) -> Path:
+def make_docstrings(out: Path) -> Path:
     """Write the docstrings of packages as a BEIR folder.
 
     A passage needs a paragraph of prose. Repeated queries and passages are dropped. dev and test
     keep the 1,000 queries with the lowest hashes each; all passages stay in the corpus.
-
-    Args:
-        out: the folder to write; a finished collection there is left unchanged.
-        roots: package -> folder of its source; by default `find_package_roots()`.
     """
-    if (out / SOURCES_FILE).is_file():
-        return out
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FileExistsError(f"{out} exists and has no {SOURCES_FILE}. Choose an empty folder.")
-    roots = find_package_roots() if roots is None else roots
-    sources = list(_list_source_files(roots))
-    with ProcessPoolExecutor(2) as pool:
-        parsed = pool.map(_read_docstrings, *zip(*sources, strict=True), chunksize=32)
-        progress = tqdm(parsed, total=len(sources), desc="docstrings", unit="file")
-        rows = _drop_duplicates(chain.from_iterable(progress))
+    if out.exists():
+        raise FileExistsError(f"{out} exists: name a new folder.")
+    roots = find_package_roots()
+    sources = tqdm(list(_list_source_files(roots)), "docstrings", unit="file")
+    rows = _drop_duplicates(chain.from_iterable(_read_docstrings(*source) for source in sources))
     kept = pd.DataFrame(rows, columns=["package", "name", "query", "passage"])
     with atomic_folder(out) as folder:
         _write_collection(folder, kept)
@@ -97,7 +85,7 @@ def make_docstrings(out: Path, *, roots: Mapping[str, Path] | None = None) -> Pa
         versions = {n: importlib.metadata.version(installed[n][0]) for n in roots if n in installed}
         versions[STANDARD_LIBRARY] = platform.python_version()
         packages = {n: {"version": versions.get(n), "pairs": pairs[n]} for n in roots}
-        write_json(folder / SOURCES_FILE, {"packages": packages})
+        write_json(folder / "sources.json", {"packages": packages})
     return out
 
 

@@ -22,7 +22,6 @@ import argparse
 import json
 import time
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,7 +37,6 @@ from transformers import (
 )
 
 from benchmarks.harness import (
-    docstrings,
     make_encoder,
     make_parser,
     measure_sides,
@@ -67,7 +65,7 @@ def main() -> None:
     """Measure the sides in turns and print the table."""
     parser = make_parser(__doc__, **_SIZES)
     parser.add_argument("--bert_base", action="store_true", help=f"sizes {_BERT_BASE}")
-    parser.add_argument("--text", type=Path, help="(default: the standard library's docstrings)")
+    parser.add_argument("--text", default="health", help="(default: the collection health)")
     parser.add_argument("--sides", default="trainer,run_mlm")
     parser.add_argument("--cpu", action="store_true", help="even if there is an accelerator")
     arguments = parser.parse_args()
@@ -93,10 +91,7 @@ def device_of(arguments: argparse.Namespace) -> torch.device:
 def prepare(arguments: argparse.Namespace) -> None:
     """Write an encoder with random weights, and real text in blocks; print what they are."""
     folder, length = arguments.folder, arguments.max_length
-    if arguments.text is None:
-        docstrings(folder / "text")
-    source = arguments.text or folder / "text" / "corpus.jsonl"
-    documents = load_documents(source)
+    documents = load_documents(arguments.text)
     texts = (row["text"] for row in islice(documents, _TEXTS_FOR_VOCABULARY))
     make_encoder(texts, folder / "encoder", arguments, positions=max(length, 128))
     tokenizer: Any = AutoTokenizer.from_pretrained(folder / "encoder")
@@ -114,7 +109,7 @@ def prepare(arguments: argparse.Namespace) -> None:
     content = {"texts": tokenizer.batch_decode(list(ids)), "n_tokens": n_tokens}
     (folder / "blocks.json").write_text(json.dumps(content))
     mean = n_tokens / n_needed
-    print(f"{source.name}: {len(blocks)} blocks of {mean:.0f} tokens on average; random weights")
+    print(f"{arguments.text}: {len(blocks)} blocks of {mean:.0f} tokens on average; random weights")
 
 
 def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:

@@ -84,8 +84,7 @@ def find_model_folder(model: str | Path, **hub: Any) -> Path:
             folder = fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS, **hub)
     refuse_modules(folder)
     for file in _find_configs(folder):
-        if isinstance(config := read_json(file, {}), Mapping):
-            refuse_kernels(config, file)
+        refuse_kernels(read_json(file, {}), file)
     refuse_adapter(folder)
     return folder
 
@@ -130,10 +129,8 @@ def refuse_adapter(folder: Path) -> None:
         if file.is_file():
             base = read_json(file, {}).get("base_model_name_or_path")
             raise ValueError(
-                f"{folder} holds an adapter (LoRA) of {base}, not a whole encoder: merge them with "
-                f"peft, by PeftModel.from_pretrained(AutoModel.from_pretrained({base!r}), "
-                f"{str(folder)!r}).merge_and_unload().save_pretrained(NEW), save the tokenizer in "
-                "NEW, too, and use NEW."
+                f"{folder} holds an adapter (LoRA) of {base}, not a whole encoder: merge them by "
+                "merge_and_unload() of peft, save that with the tokenizer, and name the new folder."
             )
 
 

@@ -340,5 +340,4 @@ def find_opening_error(folder: Path) -> str | None:
         )
     if process.returncode == 0:
         return None
-    ended = f"the process that opened it ended with the exit status {process.returncode}"
-    return process.stdout or process.stderr[-2000:] or f"{ended} (-9: killed, perhaps for memory)"
+    return process.stdout or process.stderr[-2000:] or f"exit status {process.returncode}"
