@@ -1,11 +1,11 @@
-"""An encoder's int8 file beside its float32 weights: speed on one thread, and nDCG@10.
+"""An encoder's int8 file beside its float32 weights: speed on one thread.
 
-    taskset -c 1 python -m benchmarks.int8 MODEL COLLECTION... [--texts 100 --queries 30]
+    taskset -c 1 python -m benchmarks.int8 MODEL COLLECTION [--texts 100 --queries 30]
 
 MODEL is a folder or Hub name. Float32, sentence-transformers and int8 take turns in one process, on
-queries one by one and on the first passages of the first collection; the int8 file is written
-before. Times are those of the processor, so other programs hardly count; the process needs one
-thread. Then all systems search the collections, which `condenser evaluate` stores in --output_dir.
+queries one by one and on the first passages of the collection; the int8 file is written before.
+Times are those of the processor, so other programs hardly count; the process needs one thread.
+`condenser evaluate MODEL INT8,dtype=int8 COLLECTION` compares nDCG@10.
 """
 
 import os
@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import make_parser, print_conditions, print_table, time_in_turns
-from modeling_condenser import Retriever, evaluate, export_encoder
+from modeling_condenser import Retriever, export_encoder
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.files.run_folder import show_bars
 
@@ -28,28 +28,21 @@ OURS, THEIRS, INT8 = "condenser, float32", "sentence-transformers, float32", "co
 
 
 def main() -> None:
-    """Write the int8 file, measure speed, and search."""
+    """Write the int8 file, and measure speed."""
     parser = make_parser(__doc__, **_SIZES)
     parser.add_argument("model")
-    parser.add_argument("collections", nargs="+")
-    parser.add_argument("--output_dir", default="runs/int8")
+    parser.add_argument("collection")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         int8 = export_encoder(arguments.model, Path(scratch) / "int8", onnx="int8")
         rows = measure_speed(arguments, int8)
         print_conditions(arguments, _SIZES)
         print_table(["", "ms a query", "times", "passages/s", "times"], rows)
-        systems = [arguments.model, f"{int8},dtype=int8,name=int8"]
-        for collection in arguments.collections:
-            report = evaluate(
-                systems=systems, collection=collection, output_dir=arguments.output_dir
-            )
-            print(report)
 
 
 def measure_speed(arguments, int8: Path) -> list[list]:
     """Median milliseconds of a query and passages per second of each side, and their ratios."""
-    collection = load_collection(arguments.collections[0])
+    collection = load_collection(arguments.collection)
     texts = collection.passages.select(range(arguments.texts))
     queries = list(collection.queries.values())[: arguments.queries]
     ours = Retriever(arguments.model, device="cpu")

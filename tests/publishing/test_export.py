@@ -153,13 +153,6 @@ def test_an_int8_copy_of_a_plain_encoder_keeps_its_card(tmp_path, monkeypatch):
     assert contents(out) == contents(find_model_folder("starter"))
 
 
-def test_a_record_of_another_tool_is_left_out(bert_run, tmp_path, caplog):
-    run = Path(shutil.copytree(bert_run, tmp_path / "run"))
-    (run / "model" / "provenance.json").write_text('{"source": "of another tool"}')
-    assert read_provenance(export(checkpoint=str(run), out=str(tmp_path / "encoder"))) == []
-    assert caplog.text.count("are not recorded") == 1
-
-
 def test_a_contract_that_cannot_be_kept_is_refused(bert_run, exported, tmp_path):
     for checkpoint, contract, message in (
         (bert_run, {"poolng": "mean"}, "There is no field 'poolng'. Did you mean 'pooling'"),
@@ -168,15 +161,6 @@ def test_a_contract_that_cannot_be_kept_is_refused(bert_run, exported, tmp_path)
         with pytest.raises(ValueError, match=message):
             export(checkpoint=checkpoint, out=tmp_path / "out", contract=contract, onnx="int8")
     assert not any(tmp_path.iterdir())
-
-
-def test_the_text_on_the_card_of_an_int8_copy_is_kept(exported, tmp_path, monkeypatch):
-    monkeypatch.setattr("modeling_condenser.publishing.export.add_int8", lambda _: None)
-    settings = {"checkpoint": exported, "out": tmp_path / "out", "onnx": "int8"}
-    card = export(**settings) / "README.md"
-    card.write_text(f"{card.read_text()}\nMy own words.\n")
-    export(**settings)
-    assert card.read_text().endswith("\nMy own words.\n")
 
 
 def test_a_checkpoint_without_all_weights_is_refused(bert_run, tmp_path):
