@@ -135,10 +135,10 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
             f"{source} has a model card of others, and {source.name} was not trained by this "
             "package: `hf upload` publishes it as it is."
         )
+    refuse_links(source)
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, recipe.name.rpartition("/")[2])
         shutil.copytree(source.resolve(), staging, ignore=_find_unneeded, copy_function=_link)
-        refuse_links(staging, inside=source)
         if is_checkpoint(staging):
             _renew_code(staging)
         else:
