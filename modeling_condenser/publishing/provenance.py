@@ -93,13 +93,6 @@ def read_start(name: str | Path | None) -> list[Stage]:
         return []
 
 
-def drop_starter(stages: Sequence[Stage]) -> Sequence[Stage]:
-    """The stages after the bundled encoder; all if they did not start from it."""
-    encoders = [str(stage.recipe.get("encoder", "")) for stage in stages]
-    starts = [i for i, name in enumerate(encoders) if name.startswith(STARTER_TITLE)]
-    return stages[starts[-1] :] if starts else stages
-
-
 def read_provenance(folder: Path) -> list[Stage]:
     """The stages that made a model, first to last; empty if not recorded."""
     try:
