@@ -289,9 +289,8 @@ def read_settings(
     plain = settings.pop("words")
     stated = (word.lstrip("-").partition("=")[0].replace("-", "_") for word in unknown)
     _refuse_unknown(stated, classes)
-    is_misspelt = not positional and plain and not Path(plain[0]).exists()
-    if is_misspelt or (plain and _is_recipe(plain[0])):
-        settings["recipe"] = plain.pop(0)
+    if plain and (_is_recipe(plain[0]) or not (positional or Path(plain[0]).exists())):
+        settings["recipe"] = plain.pop(0)  # if there is none, the error names the nearest
     settings.update(_assign_words(plain, [n for n in positional if n not in settings], classes))
     if recipe := settings.pop("recipe", None):
         settings = read_recipe(recipe, settings)
