@@ -1,5 +1,6 @@
 """The commands and the Python of README.md and docs/, run as they stand."""
 
+import csv
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from transformers import AutoModel
 
+from benchmarks.figures import FIGURES_FILE, figures_of
 from hub_scripts.main import COMMANDS, main
 from modeling_condenser import collect
 from modeling_condenser.publishing.export import export_encoder
@@ -17,6 +19,7 @@ from tests.backbones.encoders import BACKBONES
 from tests.encoding.making import save_modules
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results"
 # In the order in which a reader would run them.
 PAGES = [
     ROOT / "README.md",
@@ -138,6 +141,13 @@ def anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_csv_has_the_figures_of_the_result_pages():
+    made = figures_of(RESULTS)
+    assert made == (RESULTS / FIGURES_FILE).read_text()
+    rows = list(csv.reader(made.splitlines()))
+    assert len({tuple(row[:-1]) for row in rows}) == len(rows) > 1000
 
 
 def test_every_link_to_a_heading_finds_it():
