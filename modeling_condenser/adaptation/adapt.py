@@ -70,12 +70,12 @@ from modeling_condenser.publishing.provenance import (
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.runs import DEFAULT, FEWEST_QUERIES
 from modeling_condenser.retrieval.systems import (
+    CACHE,
     EMBEDDINGS_FOLDER,
     HYBRID,
     System,
-    find_vectors,
-    link,
-    link_vectors,
+    as_folder,
+    vectors_folder,
 )
 
 from .cross_validation import (
@@ -266,12 +266,15 @@ def _learn_and_write(
 ) -> None:
     """Learn a map, judge it, and write model and verdicts."""
     started, out = time.perf_counter(), Path(recipe.output_dir)
-    place = Path(recipe.embeddings or out / EMBEDDINGS_FOLDER)
-    if not place.exists():
-        stored = find_vectors(start, name_collection(recipe.collection))
-        if stored:
-            link_vectors(stored, start, labels.passages, place)
-    embeddings, bm25 = encode_collection(start, labels.passages, place), Bm25(labels.passages)
+    folder = Path(CACHE, as_folder(name_collection(recipe.collection)))
+    place = vectors_folder(start, System(recipe.model).name, folder) / EMBEDDINGS_FOLDER
+    embeddings = encode_collection(
+        start,
+        labels.passages,
+        recipe.embeddings or place,
+        is_cache=recipe.embeddings is None,
+    )
+    bm25 = Bm25(labels.passages)
     evaluator = MapEvaluator.open(labels, start, embeddings, bm25, recipe.sides)
     queries = evaluator.queries()
     ridge, verdicts = compare_by_folds(evaluator, queries, use=recipe.use, seed=recipe.seed)
@@ -290,14 +293,11 @@ def _learn_and_write(
             verdict = _compare(values, before[use], queries_of_dev, "dev queries", recipe.seed)
             verdicts[f"dev {use}"] = verdict
     is_adapted = is_better(verdicts, recipe.use)
-    with atomic_folder(out / MODEL_FOLDER) as folder:
+    with atomic_folder(out / MODEL_FOLDER) as new:
         if is_adapted:
-            _write_adapted(folder, change, recipe, start.folder, labels, verdicts)
+            _write_adapted(new, change, recipe, start.folder, labels, verdicts)
         else:
-            shutil.copytree(start.folder, folder, dirs_exist_ok=True)
-    if recipe.embeddings and recipe.sides == "query":
-        with atomic_folder(out / EMBEDDINGS_FOLDER) as folder:
-            shutil.copytree(recipe.embeddings, folder, copy_function=link, dirs_exist_ok=True)
+            shutil.copytree(start.folder, new, dirs_exist_ok=True)
     written = {name: verdict.to_dict() for name, verdict in verdicts.items()}
     facts = {"is_adapted": is_adapted, "ridge": ridge, "verdicts": written}
     seconds = round(time.perf_counter() - started, 1)

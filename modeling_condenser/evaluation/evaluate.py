@@ -286,7 +286,6 @@ def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run
         record["language"] = bm25.words.language
     if isinstance(searcher, DenseSearcher):
         record |= searcher.measure_recall(collection.queries, run, depth=depth)
-        record["bytes_per_vector"] = searcher.bytes_per_vector
     return cut_run(drop_own_passages(run, collection.qrels), depth), record
 
 

@@ -18,9 +18,7 @@ not import torch.
 """
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -49,9 +47,7 @@ from modeling_condenser.encoding.embeddings import (
 from modeling_condenser.files.run_folder import (
     IDENTITY_FILE,
     MODEL_FOLDER,
-    atomic_folder,
     checksum_file,
-    folder_lock,
     hash_data,
     read_json,
     write_json,
@@ -59,7 +55,7 @@ from modeling_condenser.files.run_folder import (
 from modeling_condenser.files.settings import convert_settings, split_name
 
 from .bm25 import PRESETS, WORDS_VERSION, Bm25
-from .faiss_index import INDEX_FILE, build_approximate, recall_against_exact
+from .faiss_index import build_approximate, recall_against_exact
 from .runs import (
     CANDIDATES,
     DEFAULT,
@@ -81,7 +77,7 @@ BM25 = "bm25"
 HYBRID = "hybrid:"
 EXACT = "Flat"
 EMBEDDINGS_FOLDER = "embeddings"
-CACHE = "runs/evaluation"  # where searches keep vectors by default, in a folder per collection
+CACHE = "runs/evaluation"  # where vectors are kept by default, in a folder per collection
 FUSION_FILE = "fusion.json"  # that dev queries chose
 Kind = Literal["bm25", "run", "encoder", "hybrid"]
 
@@ -306,7 +302,6 @@ class DenseSearcher:
     retriever: "Retriever"
     embeddings: Embeddings
     index: faiss.Index | None = None
-    bytes_per_vector: float | None = None  # in the index, or in the embeddings
 
     def search(self, queries: Mapping[str, str], depth: int) -> Run:
         """Find the best `depth` passages for each query; a blank one finds none, as in BM25."""
@@ -376,13 +371,11 @@ def open_searcher(
     bm25_folder: Path | None = None,
     settings: SearchSettings | None = None,
     dev: Collection | None = None,
-    is_stored: bool = False,
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
     `folder` stores the index and, unless `embeddings` and `bm25_folder` name others, the embeddings
     and BM25's index; later calls open them, or make them again if model or passages have changed.
-    If `is_stored`, vectors are only opened; a FileNotFoundError says that they are not complete.
     Unless a hybrid system has a fusion, `choose_fusion` selects it on `dev`, once.
     """
     settings = settings or SearchSettings()
@@ -391,7 +384,7 @@ def open_searcher(
     bm25_folder = bm25_folder or folder / BM25
     if system.kind == "bm25":
         return Bm25(passages, folder=bm25_folder, **system.settings)
-    dense = _open_dense(system.encoder, passages, folder, embeddings, settings, is_stored)
+    dense = _open_dense(system.encoder, passages, folder, embeddings, settings)
     if system.kind == "encoder":
         return dense
     bm25, fusion = Bm25(passages, folder=bm25_folder, **system.bm25.settings), DEFAULT
@@ -430,31 +423,26 @@ def open_stored(system: System, passages: Dataset, folder: Path, **arguments: An
 
     BM25 alone and hybrid systems share its index.
     """
-    place = folder / EMBEDDINGS_FOLDER
+    place, encoder = folder, system.encoder
+    if system.has_vectors:
+        place = vectors_folder(encoder.open(), encoder.name, folder)
     return open_searcher(
         system,
         passages,
-        _vectors_folder(system.encoder, place) if system.has_vectors else place,
+        place,
         bm25_folder=folder / BM25 / as_folder(system.bm25.text),
         **arguments,
     )
 
 
-def _vectors_folder(encoder: System, folder: Path) -> Path:
-    """The folder with the vectors of an encoder, which systems with the same vectors share."""
-    digits = _digits(encoder.open())
-    stored = sorted(folder.glob(f"*-{digits}"))
-    return stored[0] if stored else folder / f"{as_folder(encoder.name)}-{digits}"
+def vectors_folder(retriever: "Retriever", name: str, folder: Path) -> Path:
+    """Where the folder of a collection has these vectors; retrievers with the same ones share it.
 
-
-def _digits(retriever: "Retriever") -> str:
-    return hash_data(retriever.passage_fingerprint)[:8]
-
-
-def find_vectors(retriever: "Retriever", collection: str) -> Path | None:
-    """The vectors that `evaluate` or `search` keep of a collection by default; None if none are."""
-    folder = Path(CACHE, as_folder(collection), EMBEDDINGS_FOLDER)
-    return min(folder.glob(f"*-{_digits(retriever)}/{EMBEDDINGS_FOLDER}"), default=None)
+    So an adapted model, whose name is another one, has the vectors of its start.
+    """
+    digits = hash_data(retriever.passage_fingerprint)[:8]
+    new = folder / EMBEDDINGS_FOLDER / f"{as_folder(name)}-{digits}"
+    return min(new.parent.glob(f"*-{digits}"), default=new)
 
 
 def _open_dense(
@@ -463,54 +451,23 @@ def _open_dense(
     folder: Path,
     embeddings: Path | None,
     settings: SearchSettings,
-    is_stored: bool,
 ) -> DenseSearcher:
     """Encode the passages and build the index of an encoder, or open those that are stored."""
     retriever = system.open()
     retriever.check_inner_product()
     place = embeddings or folder / EMBEDDINGS_FOLDER
-    if is_stored:
-        vectors = Embeddings.open(place)
-    else:
-        if not place.exists():
-            link_vectors(retriever.folder.parent / EMBEDDINGS_FOLDER, retriever, passages, place)
-        stored = read_json(place / MANIFEST_FILE, {}).get("passages")
-        if embeddings and stored not in (None, fingerprint_passages(passages)):
-            raise ValueError(
-                f"{embeddings} holds the vectors of other passages, which a search does not "
-                "replace: name another folder, or use "
-                f"`condenser encode {system.text} COLLECTION {embeddings}`."
-            )
-        vectors = encode_collection(
-            retriever, passages, place, devices=settings.device_list, is_cache=embeddings is None
+    stored = read_json(place / MANIFEST_FILE, {}).get("passages")
+    if embeddings and stored not in (None, fingerprint_passages(passages)):
+        raise ValueError(
+            f"{embeddings} holds the vectors of other passages, which a search does not replace: "
+            f"name another folder, or use `condenser encode {system.text} COLLECTION {embeddings}`."
         )
+    vectors = encode_collection(
+        retriever, passages, place, devices=settings.device_list, is_cache=embeddings is None
+    )
     if settings.is_exact:
-        return DenseSearcher(retriever, vectors, None, 4 * vectors.dimension)
+        return DenseSearcher(retriever, vectors)
     index_folder = folder / as_folder(f"index-{settings.index}")
     parameters = settings.search_parameters
     index = build_approximate(vectors, settings.index, index_folder, parameters=parameters)
-    n_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
-    return DenseSearcher(retriever, vectors, index, n_bytes)
-
-
-def link_vectors(stored: Path, retriever: "Retriever", passages: Dataset, place: Path) -> None:
-    """Link to stored vectors, such as `adapt` stores beside its model, if they are the same."""
-    manifest = read_json(stored / MANIFEST_FILE, {})
-    wanted = (retriever.passage_fingerprint, fingerprint_passages(passages))
-    if (manifest.get("retriever"), manifest.get("passages")) != wanted:
-        return
-    if Embeddings.open(stored, complete=False).missing_shards():
-        return
-    with folder_lock(place):
-        if not place.exists():
-            with atomic_folder(place) as new:
-                partial = shutil.ignore_patterns(".*.partial")
-                shutil.copytree(stored, new, copy_function=link, ignore=partial, dirs_exist_ok=True)
-
-
-def link(source: str, target: str) -> None:
-    """Make a hard link of a file, which is never changed in place; else a copy."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+    return DenseSearcher(retriever, vectors, index)

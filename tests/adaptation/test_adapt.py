@@ -19,8 +19,7 @@ from modeling_condenser.adaptation.adapt import (
 )
 from modeling_condenser.adaptation.query_map import move
 from modeling_condenser.adaptation.recipe import AdaptationRecipe
-from modeling_condenser.collection.load import load_collection, load_dev, load_passages
-from modeling_condenser.encoding.embeddings import encode_collection
+from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.measures import compare, measure_in_memory
@@ -67,6 +66,12 @@ def kept_map(one_map, monkeypatch):
     monkeypatch.setattr(stage, "is_better", lambda *_: True)
 
 
+@pytest.fixture(autouse=True)
+def work_folder(tmp_path, monkeypatch):
+    """Vectors are kept in runs/evaluation."""
+    monkeypatch.chdir(tmp_path)
+
+
 def settings(published, judged, out, **changes):
     return {"model": str(published), "collection": str(judged), "output_dir": str(out), **changes}
 
@@ -74,8 +79,8 @@ def settings(published, judged, out, **changes):
 @pytest.fixture(scope="module")
 def adapted(published, judged, tmp_path_factory):
     """The settings of an adaptation, and what it did."""
-    out = tmp_path_factory.mktemp("adapted") / "out"
-    arguments = settings(published, judged, out)
+    folder = tmp_path_factory.mktemp("adapted")
+    arguments = settings(published, judged, folder / "out", embeddings=str(folder / "vectors"))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(stage, "learn_map", lambda *_, **__: MAP)
         patched.setattr(stage, "is_better", lambda *_: True)
@@ -171,35 +176,21 @@ def test_copies_of_labels_are_no_dev_queries(published, judged, tmp_path, one_ma
 
 
 def test_vectors_of_passages_are_not_encoded_again(
-    published, judged, adapted, tmp_path, monkeypatch, kept_map
+    published, judged, adapted, monkeypatch, kept_map
 ):
     arguments, done = adapted
-    stored = tmp_path / "stored"
-    encode_collection(Retriever(published), load_passages(judged), stored)
+    index = Index.build(str(judged), f"hybrid:{published},fusion=0.5", folder="index")
+    named = {"collection": str(judged), "split": "dev"}
+    evaluate(systems=f"hybrid:{published},fusion=0.5", **named)
     monkeypatch.setattr(Retriever, "encode_passages", None)
-    again = adapt(**{**arguments, "output_dir": str(tmp_path / "out"), "embeddings": str(stored)})
+    again = adapt(**{**arguments, "output_dir": "out", "embeddings": None})
     assert again.verdicts == done.verdicts
-    for name, model in (("first", done.model), ("second", again.model)):
-        index = Index.build(str(judged), f"hybrid:{model}", folder=tmp_path / name)
-        assert len(index.search(["where is the river"], k=3)[0]) == 3
-    both, others = [str(published), str(done.model)], {"embeddings": str(stored), "split": "dev"}
-    named = {"systems": both, "collection": str(judged), "output_dir": str(tmp_path / "both")}
-    assert len(evaluate(**named, **others).results) == 2
+    both = [str(published), str(again.model)]
+    for embeddings in (None, arguments["embeddings"]):
+        assert len(evaluate(systems=both, embeddings=embeddings, **named).results) == 2
     # The index of the start serves the adapted model.
-    encode_collection(Retriever(done.model), load_passages(judged), stored)
-
-
-def test_vectors_that_an_evaluation_keeps_are_not_encoded_again(
-    published, judged, adapted, tmp_path, monkeypatch, kept_map
-):
-    arguments, done = adapted
-    monkeypatch.chdir(tmp_path)
-    evaluate(systems=f"hybrid:{published},fusion=0.5", collection=str(judged), split="train")
-    monkeypatch.setattr(Retriever, "encode_passages", None)
-    again = adapt(**{**arguments, "output_dir": "out"})
-    assert again.verdicts == done.verdicts
-    with pytest.raises(TypeError, match="not callable"):  # in another precision
-        adapt(**{**arguments, "output_dir": "other", "dtype": "bfloat16"})
+    opened = Index.open("index", model=again.model)
+    assert len(opened) == len(index) and len(opened.search(["where is the river"], k=3)[0]) == 3
 
 
 def test_a_map_that_is_not_better_leaves_the_start_as_it_is(published, judged, tmp_path, one_map):
