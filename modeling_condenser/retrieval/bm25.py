@@ -61,7 +61,7 @@ class Bm25:
         folder: stores the index for later calls; by default it is only in memory.
 
     Raises:
-        ValueError: a parameter is wrong, or no passage has a word.
+        ValueError: no passage has a word.
     """
 
     def __init__(
@@ -76,10 +76,6 @@ class Bm25:
     ) -> None:
         default_k1, default_b = PRESETS[preset]
         self.k1, self.b = default_k1 if k1 is None else k1, default_b if b is None else b
-        if not (self.k1 >= 0 and 0 <= self.b <= 1):
-            raise ValueError(
-                f"k1 is {self.k1} and b is {self.b}: expected k1 from 0, and b from 0 to 1."
-            )
         self._is_recognized = language is None and preset == DEFAULT_PRESET
         if language is None:
             language = recognize_language(passages)

@@ -4,7 +4,6 @@ Passages are always ordered by descending score, and then by ascending id (by co
 a run does not depend on the order of the corpus.
 """
 
-import gzip
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +11,13 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import ir_measures
 import numpy as np
 from ir_measures import nDCG
 
 from modeling_condenser.collection.collection import Qrels
+from modeling_condenser.collection.rows import read_lines
 from modeling_condenser.files.run_folder import atomic_file
 
 logger = logging.getLogger(__name__)
@@ -95,21 +94,18 @@ def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a TREC run file, plain or `.gz`; ranks, which must be numbers, are ignored."""
-    path = Path(path)
-    open_text: Any = gzip.open if path.suffix == ".gz" else open
+    """Read a TREC run file, plain or compressed; ranks, which must be numbers, are ignored."""
     run: Run = {}
     try:
-        with open_text(path, "rt", encoding="utf-8-sig") as file:
-            for line in filter(str.strip, file):
-                query_id, _, passage_id, *numbers, _ = line.split(maxsplit=5)
-                _, score = map(float, numbers)
-                if not math.isfinite(score):
-                    raise ValueError(f"the score of {passage_id} for {query_id} is {score}")
-                scores = run.setdefault(query_id, {})
-                if passage_id in scores:
-                    raise ValueError(f"{passage_id} is twice among the results of {query_id}")
-                scores[passage_id] = score
+        for _, line in read_lines(Path(path)):
+            query_id, _, passage_id, *numbers, _ = line.split(maxsplit=5)
+            _, score = map(float, numbers)
+            if not math.isfinite(score):
+                raise ValueError(f"the score of {passage_id} for {query_id} is {score}")
+            scores = run.setdefault(query_id, {})
+            if passage_id in scores:
+                raise ValueError(f"{passage_id} is twice among the results of {query_id}")
+            scores[passage_id] = score
     except ValueError as error:
         raise ValueError(
             f"{path} is no run file ({error}): expected lines of query Q0 passage rank score tag."
