@@ -7,11 +7,10 @@
 """
 
 import json
-import logging
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,12 +44,9 @@ from modeling_condenser.retrieval.systems import (
 from .measures import check_measures, default_measures, evaluate_run
 from .report import Report, SystemResult, write_report
 
-logger = logging.getLogger(__name__)
-
 INDEX_SETTINGS = ("index", "search_parameters")  # that a run depends on
 _LEAST_DEPTH = 100
 _WHOLE_RUN = 1000  # passages, of TREC's runs; for measures without a cut-off
-_OF_QUERIES = ("query_prompt", "query_max_length")  # settings without effect on passages
 _NOT_IN_COMMAND = {"systems", "collection", "output_dir", "card", "embeddings"}
 
 
@@ -96,20 +92,14 @@ class EvaluationRecipe:
         if not self.systems:
             raise ValueError("Nothing to evaluate: name at least one system.")
         check_least(self, depth=1)
-        if self.measures is not None:
-            if self.task != "retrieval":
-                raise ValueError(f"measures are for retrieval, and {self.task} has its own.")
-            deepest = _deepest(self.measures)
-            if self.depth is not None and deepest > self.depth:
-                raise ValueError(
-                    f"measures needs {deepest} passages for each query, and depth is {self.depth}: "
-                    "leave depth out."
-                )
-        if self.task != "retrieval":
-            usual = {field.name: field.default for field in fields(self)}
-            for name in ("split", "depth", "embeddings"):
-                if getattr(self, name) != usual[name]:
-                    raise ValueError(f"{name} is for retrieval, and not for {self.task}.")
+        if self.measures is not None and self.task != "retrieval":
+            raise ValueError(f"measures are for retrieval, and {self.task} has its own.")
+        deepest = 0 if self.measures is None else _deepest(self.measures)
+        if self.depth is not None and deepest > self.depth:
+            raise ValueError(
+                f"measures needs {deepest} passages for each query, and depth is {self.depth}: "
+                "leave depth out."
+            )
 
     @property
     def run_depth(self) -> int:
@@ -141,27 +131,12 @@ def evaluate(**settings: Any) -> Report:
     recipe, search = parse_settings(settings, EvaluationRecipe, SearchSettings)
     baseline = [] if recipe.baseline is None else [recipe.baseline]
     systems = parse_systems([*baseline, *recipe.systems], search)
-    encoders = {
-        (system.encoder.model, *system.encoder.without(*_OF_QUERIES).settings.items())
-        for system in systems
-        if system.has_vectors
-    }
-    n_encoders = len(encoders)
-    if recipe.embeddings and n_encoders > 1:  # such as a model and what `adapt` made of it
-        opened = [system.encoder.open() for system in systems if system.has_vectors]
-        n_encoders = len({encoder.passage_fingerprint for encoder in opened})
-    if recipe.embeddings and n_encoders != 1:
-        raise ValueError(f"embeddings are of one encoder, and {n_encoders} are named.")
-    if recipe.cost and not any(system.kind == "encoder" for system in systems):
-        raise ValueError("cost is measured of encoders, and none is among the systems.")
     exports = []
     if recipe.card:
         from .results_on_cards import add_to_card, find_exports
 
         named = [parse_system(system) for system in recipe.systems]
         exports = find_exports([system for system in systems if system in named], recipe.task)
-    if recipe.task != "retrieval" and not search.is_exact:
-        raise ValueError(f"index and search_parameters are for retrieval, not for {recipe.task}.")
     out, collection = Path(recipe.output_dir), None
     if recipe.task == "retrieval":
         collection = load_collection(recipe.collection, split=recipe.split)
@@ -240,8 +215,6 @@ def _evaluate_system(
         if system.kind == "run" and not run:
             n = len(collection.queries)
             raise ValueError(f"{system.model} has none of the {n} queries: is it of their split?")
-        if system.kind == "run":
-            _check_ids(system, run, collection)
         run_file.parent.mkdir(parents=True, exist_ok=True)
         record_file.unlink(missing_ok=True)  # of another search, whose run is replaced
         write_run(run, run_file, tag="_".join(system.name.split()))
@@ -255,18 +228,6 @@ def _evaluate_system(
         is_given=system.kind == "run",
     )
     return SystemResult(system.name, evaluation, run_file, record, system.settings)
-
-
-def _check_ids(system: System, run: Run, collection: Collection) -> None:
-    """Raise a ValueError if a run file names passages of another collection; warn of some."""
-    ids = {passage for scores in run.values() for passage in scores}
-    if unknown := sorted(ids - find_rows(collection.passages, ids, strict=False).keys()):
-        message = f"{system.model}: {len(unknown)} of {len(ids)} passages are not in the collection"
-        if len(unknown) == len(ids):
-            raise ValueError(
-                f"{message}, such as {unknown[0]!r}: are their ids of another edition?"
-            )
-        logger.warning("%s, such as %r.", message, unknown[0])
 
 
 def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run, dict[str, Any]]:

@@ -115,7 +115,7 @@ def make_evaluation(per_query: PerQuery, *, unanswerable: Iterable[str] = ()) ->
 def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
     """Parse names of measures; a ValueError for none, an unknown one, or a missing cut-off."""
     if not names:
-        raise ValueError("measures is empty: name at least one, or leave it out.")
+        raise ValueError("There is no measure: name at least one that `depth` allows.")
     measures = {}
     for name in names:
         ir_name = name.replace("Hit@", "Success@").replace("R-Prec", "Rprec")
@@ -140,18 +140,10 @@ def default_measures(
 ) -> list[str]:
     """MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 where there are only answers.
 
-    Those deeper than `depth` are left out; a ValueError if none is left.
+    Those deeper than `depth` are left out.
     """
     names = DEFAULT_MEASURES if qrels or not answers else DEFAULT_ANSWER_MEASURES
-    cutoffs = {name: int(name.partition("@")[2]) for name in names}
-    if depth is None:
-        return list(names)
-    if not (kept := [name for name, cutoff in cutoffs.items() if cutoff <= depth]):
-        raise ValueError(
-            f"depth is {depth}, too few passages for {', '.join(names)}: name other measures, such "
-            f"as {names[-1].partition('@')[0]}@{depth}, or leave depth out."
-        )
-    return kept
+    return [name for name in names if depth is None or int(name.partition("@")[2]) <= depth]
 
 
 def evaluate_run(
@@ -213,8 +205,7 @@ def evaluate_run(
         logger.warning("%d of %d queries have no results, and count as 0.", n_empty, len(rankings))
     values = _measure(graded, qrels, rankings)
     if hits:
-        if passages is None:
-            raise ValueError(f"{', '.join(hits)} reads the passages: pass the collection's.")
+        assert passages is not None
         values |= _measure(hits, _judge_by_answers(hits, rankings, answers, passages), rankings)
     return make_evaluation({name: values[name] for name in parsed}, unanswerable=unanswerable)
 

@@ -113,9 +113,6 @@ class Report:
         notes = f"\n\np is two-sided, by Holm's correction over this table. {MARKS}"
         return f"{self.content['title']}\n\n{table}{notes if self.comparisons else ''}"
 
-    def _repr_markdown_(self) -> str:  # what a notebook shows
-        return self.file.read_text(encoding="utf-8")
-
 
 def write_report(
     folder: Path,

@@ -74,10 +74,10 @@ def add_to_card(
                 }
             )
     conditions = {name: getattr(search, name) for name in INDEX_SETTINGS}
-    conditions["dtype"] = system.settings.get("dtype", "float32")
-    for name, usual in (("index", EXACT), ("search_parameters", None), ("dtype", "float32")):
-        if conditions[name] == usual:
-            del conditions[name]
+    conditions["dtype"] = system.settings.get("dtype")
+    conditions = {
+        name: value for name, value in conditions.items() if value not in (None, EXACT, "float32")
+    }
     is_local = Path(recipe.collection).exists() or hub_name(recipe.collection) is None
     source, revision = (None, None) if is_local else split_revision(recipe.collection)
     texts = [_publish(each, system.model) for each in systems]

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from .measures import ALPHA, Comparison
 
 MEASURE = "nDCG@10"
-_FEW = 50  # queries
 
 Outcome = Literal["better", "no difference", "worse"]
 
@@ -40,17 +39,13 @@ class Verdict:
         return {"outcome": self.outcome, **vars(self), "comparison": self.comparison._asdict()}
 
     def __str__(self) -> str:
-        c = self.comparison
-        text = (
-            f"{self.outcome}: {self.measure} {c.mean_system:.3f} against {c.mean_baseline:.3f} of "
-            f"the start, {c.difference:+.3f} ("
-        )
+        c, interval = self.comparison, ""
         if c.interval is not None:
-            text += f"95 % interval {c.interval[0]:+.3f} to {c.interval[1]:+.3f}, "
-        text += f"p = {c.p_value:.2g}) on {self.queries}"
-        if self.outcome == "no difference" and c.better + c.equal + c.worse < _FEW:
-            text += "; so few queries show only large differences"
-        return text
+            interval = f"95 % interval {c.interval[0]:+.3f} to {c.interval[1]:+.3f}, "
+        return (
+            f"{self.outcome}: {self.measure} {c.mean_system:.3f} against {c.mean_baseline:.3f} of "
+            f"the start, {c.difference:+.3f} ({interval}p = {c.p_value:.2g}) on {self.queries}"
+        )
 
 
 def read_verdict(facts: Mapping[str, Any]) -> Verdict:

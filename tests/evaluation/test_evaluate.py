@@ -171,8 +171,6 @@ def test_systems_with_the_same_vectors_encode_once(retriever, collection, tmp_pa
     settings = {"collection": collection, "output_dir": tmp_path / "two", "embeddings": stored}
     evaluate(systems=[*systems, "bm25"], **settings)
     assert len(encoded) == n_passages
-    with pytest.raises(ValueError, match="are of one encoder, and 2 are named"):
-        evaluate(systems=[retriever, f"{retriever},passage_max_length=9"], **settings)
     with pytest.raises(ValueError, match="holds the vectors of another retriever"):
         evaluate(systems=f"{retriever},passage_max_length=9", **settings)
 
@@ -181,16 +179,6 @@ def test_a_run_file_of_another_split_is_refused(collection, tmp_path):
     run_file = write_run({"other": {"p40": 2.0}}, tmp_path / "theirs.trec", tag="x")
     with pytest.raises(ValueError, match="has none of the 20 queries: is it of their split"):
         evaluate_system(run_file, collection, tmp_path / "out")
-
-
-def test_a_run_file_of_other_passages_is_refused_or_named(collection, tmp_path, caplog):
-    [query, *_] = load_collection(collection).queries
-    run_file = write_run({query: {"doc7": 2.0}}, tmp_path / "theirs.trec", tag="x")
-    with pytest.raises(ValueError, match="1 of 1 passages are not in the collection, .*'doc7'"):
-        evaluate_system(run_file, collection, tmp_path / "out")
-    write_run({query: {"doc7": 2.0, "p00": 1.0}}, run_file, tag="x")
-    evaluate_system(run_file, collection, tmp_path / "out")
-    assert "1 of 2 passages are not in the collection, such as 'doc7'" in caplog.text
 
 
 def test_an_approximate_index_reports_its_recall(retriever, collection, tmp_path):
@@ -210,7 +198,6 @@ def test_the_first_numbers_of_vectors_are_searched(bert_run, collection, tmp_pat
     systems = [folder, f"{folder},truncate_dim=8"]
     settings = {"collection": collection, "output_dir": tmp_path / "out", "depth": 10}
     report = evaluate(systems=systems, **settings)
-    assert [result.record["bytes_per_vector"] for result in report.results] == [4 * 32, 4 * 8]
     # The first numbers, at length 1, by transformers and NumPy alone.
     loaded = load_collection(collection)
     texts = [f"{p['title']} {p['text']}".strip() for p in loaded.passages]
@@ -230,15 +217,10 @@ def test_the_first_numbers_of_vectors_are_searched(bert_run, collection, tmp_pat
     [
         ({"systems": []}, "name at least one system"),
         ({"systems": ["bm25"], "depth": 0}, "depth is 0, expected at least 1"),
-        ({"systems": ["bm25"], "depth": 5}, "too few passages for MRR@10, nDCG@10, R@100"),
-        ({"systems": ["bm25"], "baseline": ""}, "names no system"),
-        ({"systems": ["m"], "task": "triplets", "index": "SQ8"}, "index .* are for retrieval"),
-        ({"systems": ["m"], "task": "triplets", "split": "dev"}, "split is for retrieval"),
+        ({"systems": ["bm25"], "depth": 5}, "There is no measure: name"),
+        ({"systems": ["m"], "task": "triplets", "measures": ["P@1"]}, "are for retrieval"),
         ({"systems": ["bm25"], "measures": ["NCDG@10"]}, "'NCDG@10' is not a measure"),
-        ({"systems": ["bm25"], "measures": []}, "measures is empty"),
         ({"systems": ["bm25"], "measures": ["R@9"], "depth": 8}, "needs 9 passages .* depth is 8"),
-        ({"systems": ["bm25"], "cost": True}, "none is among the systems"),
-        ({"systems": ["bm25"], "embeddings": "v"}, "embeddings are of one encoder, and 0"),
         ({"systems": ["bm25"], "card": True}, "only retrieval by a local export"),
     ],
 )
