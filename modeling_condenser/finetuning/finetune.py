@@ -47,16 +47,13 @@ logger = logging.getLogger(__name__)
 
 _NOT_SUPPORTED = {  # arguments of sentence-transformers, and what serves instead
     "prompts": "set query_prompt and passage_prompt, which the model's files then state.",
-    "batch_sampler": "examples are shuffled; a text may repeat in a batch of a contrast, whose "
-    "false negatives are masked.",
+    "batch_sampler": "examples are shuffled, and false negatives in a batch are masked.",
     "router_mapping": "queries and passages are told apart by the columns of the data.",
-    "neftune_noise_alpha": "leave it out.",
-    "auto_find_batch_size": "set mini_batch_size, which saves memory.",
-    "train_sampling_strategy": "examples are shuffled.",
     "enable_jit_checkpoint": "set save_steps.",  # a killed training would end as if finished
     "metric_for_best_model": f"{MEASURE} on dev queries chooses the best weights.",
+    "eval_strategy": "dev queries are ranked with each checkpoint: set save_strategy.",
+    "eval_steps": "dev queries are ranked with each checkpoint: set save_steps.",
 }
-_USUAL_SAMPLING = "random"
 _METRIC = f"eval_{MEASURE}"  # as the log names it
 _RANKINGS = 5  # of dev queries in a run, at most
 _AT_THE_END = 10**9  # steps; the Trainer saves and evaluates after the last step in any case
@@ -84,27 +81,20 @@ def finetune(**settings: Any) -> Path:
         FileNotFoundError: the encoder, the collection or a file does not exist.
     """
     for name, advice in _NOT_SUPPORTED.items():
-        if settings.get(name) and settings[name] != _USUAL_SAMPLING:
+        if settings.get(name):
             raise ValueError(f"{name} is not supported: {advice}")
     dev = None
-    is_ranked = "no" not in (settings.get("eval_strategy"), settings.get("save_strategy"))
-    if is_ranked and settings.get("load_best_model_at_end", True):
+    strategy = settings.get("save_strategy", "steps")
+    if strategy != "no" and settings.get("load_best_model_at_end", True):
         dev = load_dev_queries(settings)
     if dev is None and settings.get("load_best_model_at_end"):
         raise ValueError(
-            f"load_best_model_at_end needs {FEWEST_QUERIES} dev queries and checkpoints: set "
-            "collection to one with a split dev (qrels/dev.tsv), and no eval_strategy or "
-            "save_strategy no; or leave it out."
+            f"load_best_model_at_end needs checkpoints, and a collection with {FEWEST_QUERIES} "
+            "queries in its split dev (qrels/dev.tsv): leave it out."
         )
     saving: dict[str, Any] = {}
     if dev is not None:
-        steps = settings.get("save_steps", settings.get("eval_steps", _AT_THE_END))
-        if settings.get("eval_steps", steps) != steps:
-            raise ValueError(
-                f"eval_steps is {settings['eval_steps']}, but save_steps {steps}: checkpoints are "
-                "what is ranked on dev queries, so state one of them."
-            )
-        strategy = settings.get("save_strategy", settings.get("eval_strategy", "steps"))
+        steps = settings.get("save_steps", _AT_THE_END)
         saving = {"save_strategy": strategy, "save_steps": steps, "save_total_limit": 1}
         saving |= {"eval_strategy": strategy, "eval_steps": steps}
         saving |= {"load_best_model_at_end": True, "metric_for_best_model": _METRIC}
@@ -255,8 +245,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             self.record["language"] = of_start["language"]
         if recipe.objective in RANKING_OBJECTIVES:
             self.record["temperature"] = recipe.loss_temperature
-        n_devices = arguments.world_size if recipe.gather_across_devices else 1
-        n_pairs = min(arguments.train_batch_size * n_devices, data.facts["n_examples"])
+        n_pairs = min(arguments.train_batch_size, data.facts["n_examples"])
         n_passages = n_pairs * (1 + data.facts["n_negatives"])
         if recipe.objective == "contrastive" and n_passages < 2:
             raise ValueError(

@@ -214,8 +214,10 @@ class Miner:
         self, query_id: str, positives: Sequence[str], ranked: Sequence[tuple[str, float]]
     ) -> list[Candidate]:
         """The passages at the recipe's ranks that are not known and score below the margin."""
-        scores = dict(ranked)
-        highest = self._highest_score(min(scores.get(name, -math.inf) for name in positives))
+        scores, margin = dict(ranked), self.recipe.relative_margin
+        lowest, highest = min(scores.get(name, -math.inf) for name in positives), math.inf
+        if margin is not None:  # lowest * (1 - margin) would be above a negative score
+            highest = lowest - abs(lowest) * margin if math.isfinite(lowest) else lowest
         known_ids, known_contents = self._known.find(query_id, positives)
         taken = ranked[self.recipe.first_rank - 1 : self.recipe.last_rank]
         contents = self.index.content[self.index.rows([name for name, _ in taken])].tolist()
@@ -234,16 +236,6 @@ class Miner:
     @cached_property
     def _known(self) -> KnownPassages:
         return KnownPassages(self.collection, self.index)
-
-    def _highest_score(self, positive: float) -> float:
-        """The highest score of a negative, by the positive's score (-inf if it was not found)."""
-        absolute, relative = self.recipe.absolute_margin, self.recipe.relative_margin
-        if absolute is None and relative is None:
-            return math.inf
-        if math.isinf(positive):
-            return -math.inf
-        # positive * (1 - margin) would be above a negative score.
-        return min(positive - (absolute or 0), positive - abs(positive) * (relative or 0))
 
     def _filter_by_text(self, query_id: str, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The first candidates without an answer that the cross-encoder finds irrelevant."""

@@ -1,6 +1,5 @@
 """The fields of the recipes of fine-tuning and mining."""
 
-import json
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -18,6 +17,12 @@ _SIMILARITIES: dict[FinetuningObjective, tuple[Similarity, ...]] = {
     "kl": ("dot", "cosine"),
 }
 RANKING_OBJECTIVES = ("contrastive", "margin_mse", "kl")
+_OF_OBJECTIVES = {  # fields without effect on others
+    "mini_batch_size": ("contrastive",),
+    "temperature": RANKING_OBJECTIVES,
+    "margin": ("triplet",),
+    "score_range": ("mse_cosine",),
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,6 @@ class FinetuningRecipe:
             default. That of the STS benchmark is [0, 5].
         mini_batch_size: for contrastive: number of texts to encode at once (gradient cache, Gao et
             al. 2021); the gradient is the same. Off by default.
-        gather_across_devices: for contrastive: use the passages of all devices as negatives.
         matryoshka_dims: dimensions, such as [64, 128], to train truncated vectors too (Kusupati et
             al. 2022), so that `truncate_dim` loses less. The loss is the sum over these and the
             whole vector. For the similarity cosine only.
@@ -97,7 +101,6 @@ class FinetuningRecipe:
     margin: float = 1.0
     score_range: list[float] | None = None
     mini_batch_size: int | None = None
-    gather_across_devices: bool = False
     matryoshka_dims: list[int] | None = None
     base_learning_rate: float | None = None
 
@@ -132,25 +135,10 @@ class FinetuningRecipe:
                 "matryoshka_dims is for similarity: cosine, because sentence-transformers compares"
                 f" truncated vectors at length 1; got {self.similarity}."
             )
-        if self.objective == "triplet" and self.n_negatives not in (None, 1):
-            raise ValueError("A triplet has one negative: remove n_negatives.")
-        has_effect = {
-            **dict.fromkeys(("data_name", "columns"), self.data is not None),
-            **dict.fromkeys(
-                ("mini_batch_size", "gather_across_devices"), self.objective == "contrastive"
-            ),
-            "temperature": self.objective in RANKING_OBJECTIVES,
-            "n_negatives": self.objective != "mse_cosine",
-            "margin": self.objective == "triplet",
-            "score_range": self.objective == "mse_cosine",
-        }
-        for field in fields(self):
-            if not has_effect.get(field.name, True) and getattr(self, field.name) != field.default:
-                source = "a collection" if self.data is None else "data"
-                raise ValueError(
-                    f"{field.name} has no effect on the objective {self.objective} with {source}: "
-                    f"leave it out, or set it to {json.dumps(field.default)}."
-                )
+        for name, objectives in _OF_OBJECTIVES.items():
+            is_stated = getattr(self, name) != getattr(FinetuningRecipe, name)  # the default
+            if is_stated and self.objective not in objectives:
+                raise ValueError(f"{name} has no effect on the objective {self.objective}.")
 
     @property
     def needs_negatives(self) -> bool:
@@ -204,10 +192,9 @@ class MiningRecipe:
         n_negatives: the maximum for a query; null for all that pass the filters.
         sampling: "random" candidates, or the "top" ones.
         seed: of the sampling, for each query independently.
-        absolute_margin: drop candidates that score higher than the positive's score minus this. The
-            lowest score of several positives counts; a positive that was not found leaves none.
-        relative_margin: the same, as a share of the positive's score: 0.05 keeps candidates with at
-            most 95 % (NV-Retriever's TopK-PercPos).
+        relative_margin: drop candidates by the positive's score: 0.05 keeps those with at most 95 %
+            of it (NV-Retriever's TopK-PercPos). The lowest score of several positives counts; a
+            positive that was not found leaves none.
         answer_filter: drop candidates that contain an answer of the query.
         cross_encoder: folder or Hub name of a cross-encoder with one label; scores positives and
             negatives, for distillation.
@@ -224,7 +211,6 @@ class MiningRecipe:
     n_negatives: int | None = 30
     sampling: Literal["random", "top"] = "random"
     seed: int = 0
-    absolute_margin: float | None = None
     relative_margin: float | None = None
     answer_filter: bool = False
     cross_encoder: str | None = None
