@@ -197,11 +197,11 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
         else:
             is_csv = plain_ending(path) == ".csv"
             rows = read_table(path, names, delimiter="," if is_csv else "\t", quoted=is_csv)
-        n_rows = 0
-        for n_rows, row in enumerate(rows, start=1):
+        row: Row | None = None
+        for row in rows:
             content = read_dpr(row, title_separator) if "positive_ctxs" in row else row
             yield {_JSON: json.dumps(content, default=str)}
-        if not n_rows:
+        if row is None:
             raise ValueError(f"{file} has no rows.")
 
     identity = ["training rows", str(names), title_separator]
