@@ -10,7 +10,6 @@
 import logging
 import shutil
 import time
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import compress
@@ -33,13 +32,12 @@ from modeling_condenser.collection.load import load_collection, load_dev, name_c
 from modeling_condenser.encoding.embeddings import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare
-from modeling_condenser.evaluation.verdict import MEASURE, Verdict, read_verdict
+from modeling_condenser.evaluation.verdict import Verdict, read_verdict
 from modeling_condenser.files.models import (
     LENGTHS,
     MAP_FOLDER,
     MODULES_FILE,
     QUERY_FOLDER,
-    Dtype,
     EncodingContract,
     find_model_folder,
     read_contract,
@@ -104,42 +102,31 @@ MOST_QUERIES = 2_000  # that are learned from
 class Adaptation:
     """What `adapt` did.
 
-    Attributes:
-        model: folder of the written model.
-        is_adapted: whether it is the adapted one, or the start.
-        use: what the map was learned for, which decides.
-        sides: what it moves; if both, passages must be encoded again.
-        verdicts: "hybrid" and "alone", of the cross-validation; "named", of questions that share a
-            passage with others, and "others", of all, by maps of questions that share none with
-            them; "dev hybrid" and "dev alone", of dev queries, if there are 20.
-        dtype: that passages were encoded in.
+    The verdicts are "hybrid" and "alone", of the cross-validation; "named", of questions that share
+    a passage with others, and "others", of all, by maps of questions that share none with them;
+    "dev hybrid" and "dev alone", of dev queries, if there are 20.
     """
 
-    model: Path
-    is_adapted: bool
-    use: Use
-    sides: Sides
+    model: Path  # folder of the written model
+    is_adapted: bool  # else it is the start
+    use: Use  # what the map was learned for, which decides
+    sides: Sides  # if both, passages must be encoded again
     verdicts: Mapping[str, Verdict]
-    dtype: Dtype = "float32"
 
     @property
     def system(self) -> str:
         """What searches better by the judged queries: the written model with BM25, or alone.
 
-        It is the model alone if that is its use.
-
-        The fusion is that of the verdicts: dev queries that were learned from must not choose one.
+        It is the model alone if that is its use. The fusion is that of the verdicts: dev queries
+        that were learned from must not choose one.
         """
         hybrid, alone = (self.verdicts[use].comparison for use in ("hybrid", "alone"))
         is_hybrid_better = hybrid.mean_baseline >= alone.mean_baseline
         if self.is_adapted:
             is_hybrid_better = hybrid.mean_system >= alone.mean_system
-        settings = {} if self.dtype == "float32" else {"dtype": self.dtype}
-        system = System(str(self.model), settings)
         if is_hybrid_better and self.use == "hybrid":
-            fusion = {"fusion": str(DEFAULT.weight)}
-            system = System(f"{HYBRID}{self.model}", {**settings, **fusion})
-        return system.text
+            return System(f"{HYBRID}{self.model}", {"fusion": str(DEFAULT.weight)}).text
+        return System(str(self.model)).text
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {verdict}" for name, verdict in self.verdicts.items())
@@ -148,13 +135,7 @@ class Adaptation:
 def adapt(**settings: Any) -> Adaptation:
     """Adapt a retriever to a collection by its judged queries; a finished folder is left unchanged.
 
-    Args:
-        **settings: fields of `AdaptationRecipe`.
-
-    Raises:
-        ValueError: a setting, the model or the collection does not fit, fewer than 20 queries are
-            judged, or `output_dir` holds another run.
-        FileNotFoundError: the model or the collection does not exist.
+    The settings are fields of `AdaptationRecipe`.
     """
     [recipe] = parse_settings(settings, AdaptationRecipe)
     out = Path(recipe.output_dir)
@@ -176,9 +157,7 @@ def adapt(**settings: Any) -> Adaptation:
     facts = read_json(out / VERDICT_FILE, {})
     stored = facts["verdicts"]  # JSON has them in another order
     verdicts = {name: read_verdict(stored[name]) for name in _VERDICT_NAMES if name in stored}
-    return Adaptation(
-        out / MODEL_FOLDER, facts["is_adapted"], recipe.use, recipe.sides, verdicts, recipe.dtype
-    )
+    return Adaptation(out / MODEL_FOLDER, facts["is_adapted"], recipe.use, recipe.sides, verdicts)
 
 
 def _without_copies(dev: Collection, labels: Collection) -> Collection | None:
@@ -202,7 +181,7 @@ def open_start(recipe: AdaptationRecipe) -> Retriever:
             f"{recipe.model} does not state how its vectors are made: adapt a model of "
             "sentence-transformers, or an export of this package."
         )
-    start = Retriever(recipe.model, dtype=recipe.dtype)
+    start = Retriever(recipe.model)
     if start.contract.similarity != "cosine":
         raise ValueError(
             f"{recipe.model} compares by {start.contract.similarity}, expected a model that "
@@ -222,42 +201,28 @@ def open_start(recipe: AdaptationRecipe) -> Retriever:
 
 def load_labels(recipe: AdaptationRecipe) -> Collection:
     """The judged queries to learn from; a ValueError if they are fewer than 20."""
-    parts, problem = [], ""
-    for split in recipe.splits:
-        try:
-            parts.append(load_collection(recipe.collection, split=split))
-        except (ValueError, FileNotFoundError) as error:
-            problem = f" ({error})"
-            logger.warning("The split %s is left out: %s", split, error)
-    texts = dict(ChainMap(*(part.queries for part in parts)))
-    names = list(dict.fromkeys(name for part in parts for name in judged_positives(part)))
-    n_questions = len(np.unique(group_questions([texts[name] for name in names])))
-    if n_questions < FEWEST_QUERIES:
+    labels, *others = (load_collection(recipe.collection, split=each) for each in recipe.splits)
+    for part in others:
+        qrels = {name: part.qrels[name] | labels.qrels.get(name, {}) for name in part.qrels}
+        labels = replace(
+            labels,
+            queries=part.queries | labels.queries,
+            qrels=labels.qrels | qrels,
+            absent=labels.absent | part.absent,
+        )
+    names = list(judged_positives(labels))
+    if (n_questions := _count_questions(labels)) < FEWEST_QUERIES:
         raise ValueError(
-            f"{recipe.collection} has {n_questions} judged queries in {', '.join(recipe.splits)}"
-            f"{problem}; at least {FEWEST_QUERIES} are needed, to learn from and to judge, and "
-            "100 are better. Label questions (`condenser collect FILES OUT --labels QUESTIONS`), "
-            "or name other splits."
+            f"{recipe.collection} has {n_questions} judged queries in {', '.join(recipe.splits)}; "
+            f"at least {FEWEST_QUERIES} are needed, and 100 are better. Label questions "
+            "(`condenser collect FILES OUT --labels QUESTIONS`), or name other splits."
         )
     if (recipe.train_size or 0) > len(names):
-        raise ValueError(
-            f"train_size is {recipe.train_size}, but {recipe.collection} has {len(names)} judged "
-            "queries."
-        )
+        raise ValueError(f"train_size is {recipe.train_size}, but only {len(names)} are judged.")
     n_kept = min(recipe.train_size or MOST_QUERIES, MOST_QUERIES)
     if n_kept < len(names):
         logger.info("%d of %d judged queries are used, at random.", n_kept, len(names))
     order = np.random.default_rng(recipe.seed).permutation(names)
-    qrels: dict[str, dict[str, int]] = {name: {} for name in texts}
-    for part in reversed(parts):
-        for name, grades in part.qrels.items():
-            qrels[name] |= grades
-    labels = replace(
-        parts[0],
-        queries=texts,
-        qrels=qrels,
-        absent=frozenset().union(*(part.absent for part in parts)),
-    )
     return keep_queries(labels, set(order[:n_kept].tolist()))
 
 
@@ -325,8 +290,8 @@ def compare_by_folds(
         by_passage = cross_validate(evaluator, queries, folds_by_passage, RIDGES, use=use)
     elif is_named.any():
         logger.warning(
-            "More than half of the questions are tied by passages that they share: there is no "
-            "line `others`, and only dev queries can show that the map is better."
+            "More than half of the questions share passages: there is no line `others`, and only "
+            "dev queries can show that the map is better."
         )
     best = choose_ridge(gains(by_question), gains(by_passage))
     after, after_by_passage = by_question[best], by_passage[best]
@@ -352,7 +317,7 @@ def _compare(
 ) -> Verdict:
     merged, merged_before = merge_copies(after, texts), merge_copies(before, texts)
     comparison = compare(merged, merged_before, seed=seed)
-    return Verdict(comparison, measure=MEASURE, queries=f"{len(merged)} {queries}")
+    return Verdict(comparison, f"{len(merged)} {queries}")
 
 
 def choose_ridge(gains: Sequence[float], gains_of_others: Sequence[float]) -> int:

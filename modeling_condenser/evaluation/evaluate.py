@@ -236,10 +236,7 @@ def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run
     started = time.perf_counter()
     run = searcher.search(collection.queries, depth=depth + bool(is_passage))
     seconds = max(time.perf_counter() - started, 0.001)
-    record: dict[str, Any] = {
-        "search_seconds": round(seconds, 3),
-        "queries_per_second": round(len(collection.queries) / seconds, 1),
-    }
+    record: dict[str, Any] = {"queries_per_second": round(len(collection.queries) / seconds, 1)}
     if isinstance(searcher, HybridSearcher):
         record["fusion"] = str(searcher.fusion)
     bm25 = searcher.bm25 if isinstance(searcher, HybridSearcher) else searcher

@@ -9,10 +9,9 @@
     Hit@k              whether one of the first k contains an answer string (Karpukhin et al. 2020)
 
 A grade of 1 or more is relevant; `(rel=2)` raises the threshold, as in MRR(rel=2)@10. Ties are
-broken by passage id, ascending. A passage with the id of its query is not counted, unless it is
-judged relevant to it (`find_own`). The mean is over all queries that have a relevant passage; a
-query without results counts as 0. All but Hit@k are computed by ir-measures, whose other measures
-can be named as it names them.
+broken by passage id, ascending. The mean is over all queries that have a relevant passage; a query
+without results counts as 0. All but Hit@k are computed by ir-measures, whose other measures can be
+named as it names them.
 
 The paired randomisation test is the one that Smucker, Allan & Carterette (2007) recommend for
 retrieval experiments. All tests are about the sample of queries, not about training seeds.
@@ -129,8 +128,7 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
             raise ValueError(
                 f"{name!r} is not a measure: expected MRR, nDCG, R, MAP, R-Prec, P, Success, Hit "
                 "or another measure of ir-measures whose provider is installed, with a cut-off if "
-                "it needs one, as in MRR@10 or R(rel=2)@1000; several have blanks between them, "
-                "or are a list."
+                "it needs one, as in MRR@10 or R(rel=2)@1000."
             )
     return measures
 
@@ -158,20 +156,16 @@ def evaluate_run(
     """Measure a run by judgements, by answer strings, or by both.
 
     All measures have the same queries: those with a relevant passage and, for Hit@k, an answer. A
-    query whose best grade is 1 counts as 0 in MRR(rel=2)@10, as with `trec_eval -l 2`. The default
-    measures are MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 where there are only answers.
+    query whose best grade is 1 counts as 0 in MRR(rel=2)@10, as with `trec_eval -l 2`.
 
     Args:
         qrels: query id -> passage id -> grade; 0 or less is not relevant.
         run: its queries without judgements are ignored.
-        measures: names; see the module's docstring.
+        measures: names (see the module's docstring), by default `default_measures`.
         answers: query id -> strings, for Hit@k. As in DPR, a passage is a hit if its text, without
             the title, contains one of them; see `AnswerMatcher`.
         passages: of the collection, with the columns `_id`, `title` and `text`; for Hit@k.
         is_given: whether others made the run, who may have cut it: that is then warned of.
-
-    Raises:
-        ValueError: an unknown measure, or no query that can be measured.
     """
     if measures is None:
         measures = default_measures(qrels, answers)
@@ -257,10 +251,7 @@ def _judge_by_answers(
 def measure_in_memory(
     retriever: "Retriever", collection: Collection, measures: Sequence[str] | None = None
 ) -> Evaluation:
-    """Encode, search and measure a small collection, such as one of `sample_collection`.
-
-    Nothing is written. The search is by the model's similarity.
-    """
+    """Encode, search and measure a small collection, such as one of `sample_collection`."""
     retriever.check_inner_product()
     ids = collection.passages["_id"][:]
     passages = retriever.encode_passages(collection.passages)

@@ -29,8 +29,7 @@ def find_exports(systems: Sequence[System], task: str) -> list[System]:
     if task != "retrieval" or not exports:
         raise ValueError(
             "card is true, but only retrieval by a local export, named without settings, is shown "
-            f"on its card, and its folder must hold {PROVENANCE_FILE}: name the folder model of a "
-            "run, or export with `condenser export`, as save_encoder records nothing."
+            f"on its card: name a folder with {PROVENANCE_FILE}, of `condenser export` or a run."
         )
     return exports
 
@@ -47,11 +46,8 @@ def add_to_card(
 ) -> None:
     """Add the result of a local export, compared with the baseline, to its folder and its card.
 
-    Results of other collections, splits, depths or search settings are kept.
-
-    Args:
-        system: the export, one of the systems.
-        settings: that the user stated; `recipe` and `search` are the same, complete.
+    Results of other collections, splits, depths or search settings are kept. `settings` are those
+    that the user stated; `recipe` and `search` are the same, complete.
     """
     result = report.results[systems.index(system)]
     model, evaluation = Path(system.model), result.evaluation

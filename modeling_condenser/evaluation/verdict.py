@@ -13,16 +13,12 @@ Outcome = Literal["better", "no difference", "worse"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """A comparison of a changed model with its start on the same queries.
+    """A comparison of a changed model (system) with its start (baseline) in `MEASURE`.
 
-    Attributes:
-        comparison: of the model (system) with its start (baseline).
-        measure: such as "nDCG@10".
-        queries: what the queries are, such as "300 judged dev queries".
+    `queries` says what the queries are, such as "300 judged dev queries".
     """
 
     comparison: Comparison
-    measure: str
     queries: str
 
     @property
@@ -43,7 +39,7 @@ class Verdict:
         if c.interval is not None:
             interval = f"95 % interval {c.interval[0]:+.3f} to {c.interval[1]:+.3f}, "
         return (
-            f"{self.outcome}: {self.measure} {c.mean_system:.3f} against {c.mean_baseline:.3f} of "
+            f"{self.outcome}: {MEASURE} {c.mean_system:.3f} against {c.mean_baseline:.3f} of "
             f"the start, {c.difference:+.3f} ({interval}p = {c.p_value:.2g}) on {self.queries}"
         )
 
@@ -53,4 +49,4 @@ def read_verdict(facts: Mapping[str, Any]) -> Verdict:
     comparison = dict(facts["comparison"])
     if comparison["interval"] is not None:
         comparison["interval"] = tuple(comparison["interval"])  # a list in JSON
-    return Verdict(Comparison(**comparison), facts["measure"], facts["queries"])
+    return Verdict(Comparison(**comparison), facts["queries"])

@@ -148,9 +148,8 @@ def _text_examples(
             example = make({**row, **renamed}, recipe, contract)
         except KeyError as error:
             raise ValueError(
-                f"{recipe.data} has no column {error}; its columns are {', '.join(row)}. Map our "
-                "names to these, as columns: {query: question}, or list all columns of a .tsv or "
-                ".csv file without a header."
+                f"{recipe.data} has no column {error}; its columns are {', '.join(row)}: set "
+                "columns to {query: question}, or to a list for a table without a header."
             ) from error
         except ValueError as error:
             raise ValueError(f"{recipe.data}, row {number + 1}: {error}") from error

@@ -26,7 +26,7 @@ from modeling_condenser.encoder_parts import freeze_pooler
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare, measure_in_memory
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
-from modeling_condenser.files.models import Dtype, Pooling, find_model_folder, is_checkpoint
+from modeling_condenser.files.models import Pooling, find_model_folder, is_checkpoint
 from modeling_condenser.publishing.card import read_start_metadata
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, KEEPS_START, read_start
@@ -61,7 +61,7 @@ _POWER = 0.5  # of the size: 2e-5 for BERT base becomes 5.6e-5 for all-MiniLM-L6
 
 
 def finetune(**settings: Any) -> Path:
-    """Run a fine-tuning recipe, or resume it from its last checkpoint.
+    """Run a fine-tuning recipe, or resume it from its last checkpoint; return the model's folder.
 
     If the collection has 20 dev queries, up to 200 of them are ranked among 1,000 passages by the
     start, after the training and up to four times in it (as long as the rankings read no more texts
@@ -72,13 +72,6 @@ def finetune(**settings: Any) -> Path:
 
     Args:
         **settings: fields of `FinetuningRecipe` and of `SentenceTransformerTrainingArguments`.
-
-    Returns:
-        The folder of the retriever, within the output folder.
-
-    Raises:
-        ValueError: a setting or the data does not fit.
-        FileNotFoundError: the encoder, the collection or a file does not exist.
     """
     for name, advice in _NOT_SUPPORTED.items():
         if settings.get(name):
@@ -153,16 +146,15 @@ def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
     n_queries = 0 if dev is None else len(judged_positives(dev))
     if n_queries < FEWEST_QUERIES:
         logger.warning(
-            "%s has %d dev queries besides those trained on, and fewer than %d decide nothing, so "
-            "nobody knows whether the fine-tuning helps. Add some to the split dev "
-            "(qrels/dev.tsv), or compare start and result with `condenser evaluate`.",
+            "%s has %d dev queries besides those trained on, and fewer than %d decide nothing: "
+            "add some (qrels/dev.tsv), or compare start and result with `condenser evaluate`.",
             *(collection, n_queries, FEWEST_QUERIES),
         )
         return None
     return dev
 
 
-def open_trainable(name: str, *, dtype: Dtype = "float32", **contract: Any) -> Retriever:
+def open_trainable(name: str, **contract: Any) -> Retriever:
     """Load an encoder to fine-tune; `contract` are fields of `EncodingContract`.
 
     The model is reduced to transformer and pooling: the losses normalise vectors themselves. If its
@@ -170,10 +162,8 @@ def open_trainable(name: str, *, dtype: Dtype = "float32", **contract: Any) -> R
     """
     folder = find_model_folder(name)
     if is_checkpoint(folder):
-        raise ValueError(
-            f"{folder} is a Condenser checkpoint: use `condenser export` first, and fine-tune that."
-        )
-    encoder = Retriever(folder, dtype=dtype, **contract)
+        raise ValueError(f"{folder} is a Condenser checkpoint: use `condenser export` first.")
+    encoder = Retriever(folder, **contract)
     modules: list[Any] = list(encoder.model)
     kinds, pooling = [type(module) for module in modules], encoder.contract.pooling
     is_plain = kinds[:2] == [Transformer, PoolingModule] and kinds[2:] in ([], [Normalize])
@@ -250,7 +240,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         if recipe.objective == "contrastive" and n_passages < 2:
             raise ValueError(
                 "A batch is one pair, without negatives: set per_device_train_batch_size to 2 or "
-                f"more, and train on 2 examples or more ({data.facts['n_examples']} now)."
+                "more, and train on 2 examples or more."
             )
         passages = ("sentence1", "sentence2", *passage_columns(data.facts["n_negatives"]))
         arguments.router_mapping = {"query": "query", **dict.fromkeys(passages, "document")}
@@ -294,7 +284,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             best = self.state.best_global_step
             after = values.get(best) or rank_dev_queries(self.encoder, self.dev)
             asked += "; these queries chose the step, too, so a gain is overstated"
-            self.record["verdict"] = str(Verdict(compare(after, before), MEASURE, asked))
+            self.record["verdict"] = str(Verdict(compare(after, before), asked))
         return output
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:

@@ -20,9 +20,6 @@ def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
     Yields:
         `query_id`, `negative_ids` (best first) and `positive_ids`, and what else a line has: a
         cross-encoder's `positive_teacher_scores` and `negative_teacher_scores` (log-odds).
-
-    Raises:
-        ValueError: a line has other fields, or not one score for each passage.
     """
     if file.is_dir():
         file /= NEGATIVES_FILE

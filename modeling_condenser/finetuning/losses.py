@@ -90,10 +90,8 @@ def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 class MaskedContrast(nn.Module):
     """A contrastive loss of sentence-transformers that gets its scores from `score`.
 
-    Args:
-        model: the trainer puts a model with synchronised gradients in its place, here and in the
-            loss.
-        similarity: of (B, H) and (C, H) vectors: (B, C).
+    The trainer puts a model with synchronised gradients in the place of `model`, here and in the
+    loss. `similarity` is of (B, H) and (C, H) vectors: (B, C).
     """
 
     loss: nn.Module  # set after it was made with `score`

@@ -114,16 +114,13 @@ class FinetuningRecipe:
                 f"which holds the texts; collection is {self.collection}, data is {self.data}."
             )
         if self.data is not None and self.negatives is not None:
-            raise ValueError(
-                "negatives are of a collection's queries, but data is set: set collection, or add "
-                "a column negatives to the rows of data."
-            )
+            raise ValueError("negatives are of a collection's queries, but data is set.")
         if self.data is None and self.objective == "mse_cosine":
             raise ValueError("objective mse_cosine trains on graded pairs: set data.")
         if self.data is None and self.negatives is None and self.needs_negatives:
             raise ValueError(
                 f"objective {self.objective} with n_negatives {self.n_negatives} needs negatives: "
-                "set negatives to a file that `condenser mine` wrote, or set data."
+                "a file that `condenser mine` wrote."
             )
         if self.loss_similarity not in self.similarities:
             raise ValueError(
@@ -152,7 +149,6 @@ class FinetuningRecipe:
 
     @property
     def similarities(self) -> tuple[Similarity, ...]:
-        """The similarities of the objective; the first is the default."""
         return _SIMILARITIES[self.objective]
 
     @property
@@ -162,7 +158,6 @@ class FinetuningRecipe:
 
     @property
     def loss_temperature(self) -> float:
-        """The temperature of contrastive, margin_mse and kl."""
         if self.temperature is not None:
             return self.temperature
         return 0.05 if self.loss_similarity == "cosine" else 1.0

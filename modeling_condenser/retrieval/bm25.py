@@ -53,15 +53,11 @@ class Bm25:
 
     Args:
         passages: columns `_id`, `title`, `text`.
-        preset: a name of `PRESETS`, for k1 and b.
-        k1: term frequency saturation, at least 0.
-        b: length normalisation, from 0 (none) to 1 (full).
+        preset: a name of `PRESETS`.
+        k1, b: term frequency saturation, and length normalisation from 0 to 1.
         language: of stopwords and stems, one of `LANGUAGES`, as in "french" or "fr"; by default
             recognised from the passages.
         folder: stores the index for later calls; by default it is only in memory.
-
-    Raises:
-        ValueError: no passage has a word.
     """
 
     def __init__(
@@ -116,11 +112,11 @@ class Bm25:
         if self._is_recognized:
             language = self.words.language
             logger.info(
-                "BM25: the language was not recognised, so nothing is stemmed and no word left "
-                "out; bm25,language=german chooses German."
+                "BM25: the language is not recognised: nothing is stemmed. bm25,language=german "
+                "chooses German."
                 if language == NO_LANGUAGE
-                else f"BM25: the text looks {language.title()}, so words are stemmed and stopwords "
-                "left out in this language; bm25,language=none keeps all words as they are."
+                else f"BM25: words are stemmed, and stopwords left out, as {language.title()}. "
+                "bm25,language=none keeps all words as they are."
             )
         rows = iterate_rows(passages.select_columns(["title", "text"]))
         shown = bar(rows, "BM25 index", unit="passage", total=len(passages))

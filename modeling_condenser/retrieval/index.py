@@ -145,10 +145,6 @@ class Index:
                 fusion of both.
             folder: keeps the index; new, empty, or of a killed call. By default it is temporary.
             **settings: fields of `SearchSettings`, such as `index="HNSW32"`.
-
-        Raises:
-            ValueError: a setting or a passage does not fit.
-            FileExistsError: the folder holds something else.
         """
         [search] = parse_settings(settings, SearchSettings)
         [parsed] = parse_systems([system], search)
@@ -170,16 +166,12 @@ class Index:
     def open(
         cls, folder: str | Path, *, model: str | Path | None = None, devices: str | None = None
     ) -> "Index":
-        """Open an index. An update that was killed has changed nothing.
+        """Open an index; a ValueError if its encoder has changed.
 
         Args:
             folder: of `build`.
             model: where the encoder's folder is now, if it was moved.
             devices: to encode on now, instead of those of `build`; see `SearchSettings`.
-
-        Raises:
-            FileNotFoundError: the folder holds no complete index, or the encoder does not exist.
-            ValueError: the encoder is not that of the index, or has changed.
         """
         folder = Path(folder).resolve()
         content = read_json(folder / INDEX_FILE, {})
@@ -193,8 +185,8 @@ class Index:
             system = _with_absolute_path(system.rename(str(model)) if model else system)
             if Path(place := system.encoder.model).is_absolute() and not Path(place).exists():
                 raise FileNotFoundError(
-                    f"The index searches by the encoder {place}, which does not exist: say where "
-                    f"it is now, as in Index.open({str(folder)!r}, model='my-encoder')."
+                    f"{place}, the encoder of the index, does not exist: say where it is now, as "
+                    "in Index.open(..., model='my-encoder')."
                 )
             system.encoder.open()  # takes seconds, in which the index may be updated
         index = cls(folder, system, settings)
@@ -248,8 +240,8 @@ class Index:
         encoder = self.system.encoder
         if Embeddings.open(embeddings).retriever != encoder.open().passage_fingerprint:
             raise ValueError(
-                f"{encoder.model} is not the encoder of the index {self.folder}, or has changed "
-                "since: name the right one by model=..., or use Index.build with a new folder."
+                f"{encoder.model} is not the encoder of the index {self.folder}, or has changed: "
+                "name the right one by model=..., or build another index."
             )
 
     def _replace(self, passages: Dataset, dev: Collection | None = None) -> None:

@@ -11,10 +11,9 @@
     runs/other-system.trec,name=other            a TREC run file, and a name for tables and folders
     {model: my-encoder, query_prompt: "find, "}  a mapping in YAML, or in Python
 
-`open_searcher` opens a system for search. Vectors are searched exactly, one shard after another in
-float32, unless `SearchSettings` names an index. Passages with equal scores are ordered by id, also
-at the last place of a run unless more than 32 passages share its score. Importing this module does
-not import torch.
+Vectors are searched exactly, one shard after another in float32, unless `SearchSettings` names an
+index. Passages with equal scores are ordered by id, also at the last place of a run unless more
+than 32 passages share its score. Importing this module does not import torch.
 """
 
 import json
@@ -103,9 +102,6 @@ class SearchSettings:
         search_parameters: of the index, such as "nprobe=16" or "efSearch=128".
         devices: to encode on, one worker each, such as "cuda:0,cuda:1"; by default all GPUs, or the
             CPU.
-
-    Raises:
-        ValueError: `search_parameters` are given without an index.
     """
 
     index: str = EXACT
@@ -114,10 +110,7 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         if self.is_exact and self.search_parameters is not None:
-            raise ValueError(
-                f"search_parameters is {self.search_parameters!r}, but exact search has none: name"
-                " an index, such as IVF256,Flat, or leave it out."
-            )
+            raise ValueError("Exact search has no search_parameters: name an index (IVF256,Flat).")
 
     @property
     def is_exact(self) -> bool:
@@ -136,7 +129,6 @@ class System:
         model: "bm25", a TREC run file, folder or Hub name of an encoder, or "hybrid:ENCODER".
         settings: arguments of `Bm25` or `Retriever`, and `fusion` and `language` of a hybrid.
         stated_name: replaces the name that is made from model and settings.
-        devices: to encode on, as in `SearchSettings`.
         opened: the encoder that was opened last; the systems of one call share it.
     """
 
@@ -210,8 +202,6 @@ class System:
         """Load the encoder, unless it was the one that was opened last."""
         from modeling_condenser.encoding.retriever import Retriever
 
-        if self.kind != "encoder":
-            raise ValueError(f"{self.model} has no vectors: name an encoder.")
         key = f"{self.model} {self.settings}"
         if key not in self.opened:
             self.opened.clear()
@@ -240,8 +230,7 @@ SystemLike = str | Path | Mapping[str, Any] | System
 def parse_system(system: SystemLike) -> System:
     """Parse `MODEL[,setting=value]...`, or a mapping of `model` and settings.
 
-    The settings of an encoder are those of `Retriever`, those of bm25 those of `Bm25`. Every system
-    has the setting `name`. A wrong setting is a ValueError.
+    The settings are those of `Retriever` or `Bm25`, and `name`; a wrong one is a ValueError.
     """
     if isinstance(system, System):
         return system
@@ -287,8 +276,6 @@ def as_folder(name: str) -> str:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run that was read from a file."""
-
     run: Run
 
     def search(self, queries: Mapping[str, str], depth: int) -> Run:
@@ -374,8 +361,8 @@ def open_searcher(
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
-    `folder` stores the index and, unless `embeddings` and `bm25_folder` name others, the embeddings
-    and BM25's index; later calls open them, or make them again if model or passages have changed.
+    `folder` stores what the search needs, unless `embeddings` or `bm25_folder` name another; later
+    calls open it, or make it again if model or passages have changed.
     Unless a hybrid system has a fusion, `choose_fusion` selects it on `dev`, once.
     """
     settings = settings or SearchSettings()
@@ -419,10 +406,7 @@ def _choose_once(
 
 
 def open_stored(system: System, passages: Dataset, folder: Path, **arguments: Any) -> Searcher:
-    """`open_searcher`, where `folder` stores what all systems need to search one collection.
-
-    BM25 alone and hybrid systems share its index.
-    """
+    """`open_searcher`, where all systems share the `folder` of a collection."""
     place, encoder = folder, system.encoder
     if system.has_vectors:
         place = vectors_folder(encoder.open(), encoder.name, folder)

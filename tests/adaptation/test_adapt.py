@@ -147,12 +147,10 @@ def test_a_finished_folder_is_only_read(adapted):
 
 def test_the_next_search_is_the_better_one_of_the_written_model():
     def compared(after, before):
-        return Verdict(compare({"q": after}, {"q": before}), measure="nDCG@10", queries="")
+        return Verdict(compare({"q": after}, {"q": before}), queries="")
 
     verdicts = {"hybrid": compared(0.5, 0.4), "alone": compared(0.6, 0.3)}
     assert Adaptation(Path("m"), True, "hybrid", "query", verdicts).system == "m"
-    half = Adaptation(Path("m"), True, "hybrid", "query", verdicts, "bfloat16")
-    assert half.system == "m,dtype=bfloat16"
     assert Adaptation(Path("m"), False, "alone", "query", verdicts).system == "m"
     assert Adaptation(Path("m"), False, "hybrid", "query", verdicts).system == "hybrid:m,fusion=0.5"
     with_comma = Adaptation(Path("m, 1"), False, "hybrid", "query", verdicts).system
@@ -241,9 +239,8 @@ def test_others_are_not_judged_where_most_questions_share_passages(
 
 def test_without_judged_queries_nothing_is_adapted(published, judged, tmp_path):
     (judged / "qrels/few.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tp1\t1\n")
-    for split, message in (("few", "1 judged queries in few;"), ("none", "no split 'none'")):
-        with pytest.raises(ValueError, match=f"{message}.* at least 20 are needed.*--labels"):
-            adapt(**settings(published, judged, tmp_path / "out", splits=[split]))
+    with pytest.raises(ValueError, match="1 judged queries in few; at least 20 .*--labels"):
+        adapt(**settings(published, judged, tmp_path / "out", splits=["few"]))
     (judged / "qrels/few.tsv").unlink()
     assert not (tmp_path / "out").exists()
 
@@ -254,7 +251,7 @@ def test_several_splits_and_a_part_of_the_judged_queries(published, judged, tmp_
         done = adapt(**settings(published, judged, tmp_path / str(size), **changes))
         assert f"on {n} judged queries" in str(done.verdicts["hybrid"])
         assert "dev hybrid" not in done.verdicts
-    with pytest.raises(ValueError, match="train_size is 51, but .* has 50 judged queries"):
+    with pytest.raises(ValueError, match="train_size is 51, but only 50 are judged"):
         adapt(**settings(published, judged, tmp_path / "51", **{**changes, "train_size": 51}))
 
 
@@ -285,7 +282,7 @@ def test_a_model_is_kept_if_one_judge_says_better_and_none_shows_a_loss():
     def verdict(gain):
         before = {str(i): 0.1 for i in range(40)}
         after = {name: value + gain * (int(name) % 3 > 0) for name, value in before.items()}
-        return Verdict(compare(after, before), measure="nDCG@10", queries="")
+        return Verdict(compare(after, before), queries="")
 
     better, same, worse = verdict(0.1), verdict(0.0), verdict(-0.1)
     assert is_better({"hybrid": better, "alone": worse}, "hybrid")
@@ -304,7 +301,7 @@ def test_a_model_is_kept_if_one_judge_says_better_and_none_shows_a_loss():
 def test_a_map_for_a_hybrid_is_not_kept_if_the_start_alone_is_better_still():
     def verdict(before, after):
         figures = ({str(i): value + 0.001 * i for i in range(40)} for value in (after, before))
-        return Verdict(compare(*figures), measure="nDCG@10", queries="")
+        return Verdict(compare(*figures), queries="")
 
     hybrid = verdict(0.3, 0.4)
     assert is_better({"hybrid": hybrid, "alone": verdict(0.35, 0.2)}, "hybrid")

@@ -180,7 +180,7 @@ def test_an_index_finds_its_encoder_where_it_was_moved_to(retriever, tmp_path, m
     index = Index.build(TEXTS, "hybrid:model,fusion=0.3", folder="index", devices="cpu")
     expected = index.search([QUERY])
     Path("model").rename("moved")
-    with pytest.raises(FileNotFoundError, match="which does not exist: say where it is now"):
+    with pytest.raises(FileNotFoundError, match="does not exist: say where it is now"):
         Index.open("index")
     encoded = note_encoded(monkeypatch)
     shutil.copytree("moved", "other")

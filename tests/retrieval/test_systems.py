@@ -130,8 +130,6 @@ def test_systems_that_do_not_fit_a_search_are_refused():
         parse_systems(["bm25"], SearchSettings(index="SQ8"))
     with pytest.raises(ValueError, match="a/x and b/x have the same name 'x': rename one"):
         parse_systems(["a/x", "b/x"], SearchSettings())
-    with pytest.raises(ValueError, match="bm25 has no vectors: name an encoder"):
-        parse_system("bm25").open()
 
 
 def test_a_model_that_was_trained_again_is_encoded_again(retriever, collection, tmp_path):
