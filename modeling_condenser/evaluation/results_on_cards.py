@@ -51,24 +51,23 @@ def add_to_card(
     """
     result = report.results[systems.index(system)]
     model, evaluation = Path(system.model), result.evaluation
-    intervals, comparisons = {}, []
     control, baseline = systems[0], report.content["baseline"]
     is_itself = control.kind == "encoder" and control.model == system.model
     if is_itself and not control.settings.keys() - {"dtype"}:
         baseline = f"its {control.settings.get('dtype', 'float32')} weights"
-    for measure in evaluation.means:
-        if interval := report.content["results"][measure][result.system]["interval"]:
-            intervals[measure] = interval
-        if comparison := report.comparisons.get((result.system, measure)):
-            comparisons.append(
-                {
-                    "baseline": baseline,
-                    "measure": measure,
-                    "value": comparison.mean_baseline,
-                    "difference": comparison.difference,
-                    "p_value": comparison.p_adjusted,
-                }
-            )
+    figures = {m: report.content["results"][m][result.system] for m in evaluation.means}
+    compared = {m: report.comparisons.get((result.system, m)) for m in evaluation.means}
+    comparisons = [
+        {
+            "baseline": baseline,
+            "measure": measure,
+            "value": c.mean_baseline,
+            "difference": c.difference,
+            "p_value": c.p_adjusted,
+        }
+        for measure, c in compared.items()
+        if c is not None
+    ]
     conditions = {name: getattr(search, name) for name in INDEX_SETTINGS}
     conditions["dtype"] = system.settings.get("dtype")
     conditions = {
@@ -87,7 +86,7 @@ def add_to_card(
         source=source,
         revision=revision,
         search=conditions,
-        intervals=intervals,
+        intervals={m: each["interval"] for m, each in figures.items() if each["interval"]},
         comparisons=comparisons,
         fingerprint_passages=fingerprint_passages(collection.passages),
         command=make_command(settings, texts, collection_name),

@@ -46,7 +46,4 @@ class Verdict:
 
 def read_verdict(facts: Mapping[str, Any]) -> Verdict:
     """Read what `Verdict.to_dict` wrote to a JSON file."""
-    comparison = dict(facts["comparison"])
-    if comparison["interval"] is not None:
-        comparison["interval"] = tuple(comparison["interval"])  # a list in JSON
-    return Verdict(Comparison(**comparison), facts["queries"])
+    return Verdict(Comparison(**facts["comparison"]), facts["queries"])

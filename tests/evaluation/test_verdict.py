@@ -12,4 +12,4 @@ def test_a_verdict_is_by_significance_and_is_read_as_it_was_written():
         after = {name: value + gain for name, value in before.items()}
         verdict = Verdict(compare(after, before), "20 dev queries")
         assert verdict.outcome == expected
-        assert read_verdict(json.loads(json.dumps(verdict.to_dict()))) == verdict
+        assert str(read_verdict(json.loads(json.dumps(verdict.to_dict())))) == str(verdict)

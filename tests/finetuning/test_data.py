@@ -69,13 +69,6 @@ def test_a_file_that_cannot_be_read_is_named(name, content, message, tmp_path):
         load_training_data(recipe, CONTRACT, seed=0)
 
 
-def test_a_table_may_have_semicolons_and_another_encoding(tmp_path):
-    rows = [{"query": "wo, und für wen?", "positive": f"Die Größe der Käse {i}"} for i in range(9)]
-    lines = ["query;positive", *(";".join(row.values()) for row in rows)]
-    (tmp_path / "a.csv").write_bytes("\n".join(lines).encode("cp1252"))
-    assert read(tmp_path / "a.csv") == rows
-
-
 def test_files_lists_and_patterns_are_read_in_order(tmp_path, write_jsonl):
     for name in ("part-2", "part-0", "part-1"):
         write_jsonl([{"query": name}], f"{name}.jsonl")
