@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 
 INDEX_FOLDER = "index"
 DEFAULT_PRESET = "default"
-WORDS_VERSION = 3  # of `words.py`: stored indexes and runs of another one are made again
+# Of `words.py` and the fusions of `runs.py`: what is stored of another one is made again.
+WORDS_VERSION = 3
 
 PRESETS: Mapping[str, tuple[float, float]] = {
     # Lucene's. All others are of papers, with their words (`PlainWords`).

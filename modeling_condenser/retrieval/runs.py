@@ -198,10 +198,6 @@ DEFAULT = FUSIONS["0.5"]
 """Where there are no dev queries to choose a fusion on, or too few."""
 
 
-FUSION_VERSION = 3
-"""Of the rule by which a fusion is chosen; stored choices and runs have it."""
-
-
 def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
     """Choose the fusion with the highest nDCG@10 on judged queries; the first if several tie.
 

@@ -58,7 +58,6 @@ from .faiss_index import build_approximate, recall_against_exact
 from .runs import (
     CANDIDATES,
     DEFAULT,
-    FUSION_VERSION,
     FUSIONS,
     Fusion,
     Run,
@@ -218,8 +217,7 @@ class System:
             return f"{replace(self, stated_name=None).text} words {WORDS_VERSION}"
         if self.kind == "hybrid":
             of_hybrid = [self.settings.get(name) for name in _OF_HYBRID]
-            versions = f"words {WORDS_VERSION} fusion {FUSION_VERSION}"
-            return f"{of_hybrid} {versions} {self.encoder.fingerprint}"
+            return f"{of_hybrid} words {WORDS_VERSION} {self.encoder.fingerprint}"
         return self.open().fingerprint
 
 
@@ -379,7 +377,6 @@ def open_searcher(
         fusion = FUSIONS[system.settings["fusion"]]
     elif dev and dev.qrels:
         identity = hash_data(
-            FUSION_VERSION,
             dense.retriever.fingerprint,
             dense.embeddings.passages,
             read_json(bm25_folder / IDENTITY_FILE, None),
