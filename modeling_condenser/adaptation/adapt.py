@@ -38,6 +38,7 @@ from modeling_condenser.files.models import (
     MAP_FOLDER,
     MODULES_FILE,
     QUERY_FOLDER,
+    Dtype,
     EncodingContract,
     find_model_folder,
     read_contract,
@@ -112,6 +113,7 @@ class Adaptation:
     use: Use  # what the map was learned for, which decides
     sides: Sides  # if both, passages must be encoded again
     verdicts: Mapping[str, Verdict]
+    dtype: Dtype = "float32"  # that passages were encoded in
 
     @property
     def system(self) -> str:
@@ -124,9 +126,11 @@ class Adaptation:
         is_hybrid_better = hybrid.mean_baseline >= alone.mean_baseline
         if self.is_adapted:
             is_hybrid_better = hybrid.mean_system >= alone.mean_system
+        settings = {} if self.dtype == "float32" else {"dtype": self.dtype}
         if is_hybrid_better and self.use == "hybrid":
-            return System(f"{HYBRID}{self.model}", {"fusion": str(DEFAULT.weight)}).text
-        return System(str(self.model)).text
+            fusion = {"fusion": str(DEFAULT.weight)}
+            return System(f"{HYBRID}{self.model}", {**settings, **fusion}).text
+        return System(str(self.model), settings).text
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {verdict}" for name, verdict in self.verdicts.items())
@@ -157,7 +161,9 @@ def adapt(**settings: Any) -> Adaptation:
     facts = read_json(out / VERDICT_FILE, {})
     stored = facts["verdicts"]  # JSON has them in another order
     verdicts = {name: read_verdict(stored[name]) for name in _VERDICT_NAMES if name in stored}
-    return Adaptation(out / MODEL_FOLDER, facts["is_adapted"], recipe.use, recipe.sides, verdicts)
+    return Adaptation(
+        out / MODEL_FOLDER, facts["is_adapted"], recipe.use, recipe.sides, verdicts, recipe.dtype
+    )
 
 
 def _without_copies(dev: Collection, labels: Collection) -> Collection | None:
@@ -181,7 +187,7 @@ def open_start(recipe: AdaptationRecipe) -> Retriever:
             f"{recipe.model} does not state how its vectors are made: adapt a model of "
             "sentence-transformers, or an export of this package."
         )
-    start = Retriever(recipe.model)
+    start = Retriever(recipe.model, dtype=recipe.dtype)
     if start.contract.similarity != "cosine":
         raise ValueError(
             f"{recipe.model} compares by {start.contract.similarity}, expected a model that "

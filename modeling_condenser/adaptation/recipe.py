@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from modeling_condenser.files.models import Dtype
 from modeling_condenser.files.settings import check_least
 from modeling_condenser.retrieval.runs import FEWEST_QUERIES
 
@@ -31,6 +32,8 @@ class AdaptationRecipe:
         embeddings: folder of the model's embeddings of these passages; written if it is new. By
             default they are where `condenser evaluate` and `search` keep them (runs/evaluation),
             and serve the written model, too (sides: query).
+        dtype: of the weights while encoding: "float32", or "bfloat16", which is faster on
+            accelerators and some CPUs.
         seed: of folds and chosen queries.
     """
 
@@ -42,6 +45,7 @@ class AdaptationRecipe:
     splits: list[str] = field(default_factory=lambda: ["train"])
     train_size: int | None = None
     embeddings: str | None = None
+    dtype: Dtype = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@
 """
 
 import json
+import logging
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,8 @@ from modeling_condenser.retrieval.systems import (
 
 from .measures import check_measures, default_measures, evaluate_run
 from .report import Report, SystemResult, write_report
+
+logger = logging.getLogger(__name__)
 
 INDEX_SETTINGS = ("index", "search_parameters")  # that a run depends on
 _LEAST_DEPTH = 100
@@ -215,6 +218,8 @@ def _evaluate_system(
         if system.kind == "run" and not run:
             n = len(collection.queries)
             raise ValueError(f"{system.model} has none of the {n} queries: is it of their split?")
+        if system.kind == "run":
+            _check_ids(system, run, collection)
         run_file.parent.mkdir(parents=True, exist_ok=True)
         record_file.unlink(missing_ok=True)  # of another search, whose run is replaced
         write_run(run, run_file, tag="_".join(system.name.split()))
@@ -228,6 +233,18 @@ def _evaluate_system(
         is_given=system.kind == "run",
     )
     return SystemResult(system.name, evaluation, run_file, record, system.settings)
+
+
+def _check_ids(system: System, run: Run, collection: Collection) -> None:
+    """Raise a ValueError if a run file names passages of another collection; warn of some."""
+    ids = {passage for scores in run.values() for passage in scores}
+    if unknown := sorted(ids - find_rows(collection.passages, ids, strict=False).keys()):
+        message = f"{system.model}: {len(unknown)} of {len(ids)} passages are not in the collection"
+        if len(unknown) == len(ids):
+            raise ValueError(
+                f"{message}, such as {unknown[0]!r}: are their ids of another edition?"
+            )
+        logger.warning("%s, such as %r.", message, unknown[0])
 
 
 def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run, dict[str, Any]]:

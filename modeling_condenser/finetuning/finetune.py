@@ -49,11 +49,15 @@ _NOT_SUPPORTED = {  # arguments of sentence-transformers, and what serves instea
     "prompts": "set query_prompt and passage_prompt, which the model's files then state.",
     "batch_sampler": "examples are shuffled, and false negatives in a batch are masked.",
     "router_mapping": "queries and passages are told apart by the columns of the data.",
+    "neftune_noise_alpha": "leave it out.",
+    "auto_find_batch_size": "set mini_batch_size, which saves memory.",
+    "train_sampling_strategy": "examples are shuffled.",
     "enable_jit_checkpoint": "set save_steps.",  # a killed training would end as if finished
     "metric_for_best_model": f"{MEASURE} on dev queries chooses the best weights.",
     "eval_strategy": "dev queries are ranked with each checkpoint: set save_strategy.",
     "eval_steps": "dev queries are ranked with each checkpoint: set save_steps.",
 }
+_USUAL = ("no", "random")  # values that change nothing
 _METRIC = f"eval_{MEASURE}"  # as the log names it
 _RANKINGS = 5  # of dev queries in a run, at most
 _AT_THE_END = 10**9  # steps; the Trainer saves and evaluates after the last step in any case
@@ -74,7 +78,7 @@ def finetune(**settings: Any) -> Path:
         **settings: fields of `FinetuningRecipe` and of `SentenceTransformerTrainingArguments`.
     """
     for name, advice in _NOT_SUPPORTED.items():
-        if settings.get(name):
+        if settings.get(name) and settings[name] not in _USUAL:
             raise ValueError(f"{name} is not supported: {advice}")
     dev = None
     strategy = settings.get("save_strategy", "steps")
@@ -235,7 +239,8 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             self.record["language"] = of_start["language"]
         if recipe.objective in RANKING_OBJECTIVES:
             self.record["temperature"] = recipe.loss_temperature
-        n_pairs = min(arguments.train_batch_size, data.facts["n_examples"])
+        n_devices = arguments.world_size if recipe.gather_across_devices else 1
+        n_pairs = min(arguments.train_batch_size * n_devices, data.facts["n_examples"])
         n_passages = n_pairs * (1 + data.facts["n_negatives"])
         if recipe.objective == "contrastive" and n_passages < 2:
             raise ValueError(

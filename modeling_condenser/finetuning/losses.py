@@ -11,6 +11,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.util import SimilarityFunction
+from sentence_transformers.util.distributed import all_gather, get_rank
 from torch import nn
 
 from .recipe import FinetuningRecipe
@@ -44,9 +45,16 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
     loss: Any
     match recipe.objective:
         case "contrastive":
-            compare: Any = SimilarityFunction.to_similarity_fn(similarity)
-            contrast = MaskedContrast(model, compare)
-            options: dict[str, Any] = {"scale": 1.0 / temperature, "similarity_fct": contrast.score}
+            contrast = MaskedContrast(
+                model,
+                SimilarityFunction.to_similarity_fn(similarity),  # type: ignore[arg-type]
+                is_gathered=recipe.gather_across_devices,
+            )
+            options: dict[str, Any] = {
+                "scale": 1.0 / temperature,
+                "similarity_fct": contrast.score,
+                "gather_across_devices": recipe.gather_across_devices,
+            }
             if recipe.mini_batch_size is None:
                 loss = losses.MultipleNegativesRankingLoss(model, **options)
             else:  # gradient cache, Gao et al. 2021
@@ -90,8 +98,11 @@ def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 class MaskedContrast(nn.Module):
     """A contrastive loss of sentence-transformers that gets its scores from `score`.
 
-    The trainer puts a model with synchronised gradients in the place of `model`, here and in the
-    loss. `similarity` is of (B, H) and (C, H) vectors: (B, C).
+    Args:
+        model: the trainer puts a model with synchronised gradients in its place, here and in the
+            loss.
+        similarity: of (B, H) and (C, H) vectors: (B, C).
+        is_gathered: whether the passages of all processes are contrasted.
     """
 
     loss: nn.Module  # set after it was made with `score`
@@ -100,15 +111,17 @@ class MaskedContrast(nn.Module):
         self,
         model: nn.Module,
         similarity: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        *,
+        is_gathered: bool,
     ):
         super().__init__()
-        self.model, self.similarity = model, similarity
+        self.model, self.similarity, self.is_gathered = model, similarity, is_gathered
         self._masked = torch.empty(0)  # of the batch
 
     def forward(self, features: Sequence[Column], labels: Any) -> torch.Tensor:
         """The loss of a batch: columns of queries, positives and negatives; labels as below."""
         features = list(features)
-        self._masked = find_false_negatives(features, labels)
+        self._masked = find_false_negatives(features, labels, is_gathered=self.is_gathered)
         return self.loss(features, labels)
 
     def score(self, queries: torch.Tensor, passages: torch.Tensor) -> torch.Tensor:
@@ -122,7 +135,7 @@ class MaskedContrast(nn.Module):
 
 
 def find_false_negatives(
-    features: Sequence[Column], labels: torch.Tensor | None = None
+    features: Sequence[Column], labels: torch.Tensor | None = None, *, is_gathered: bool
 ) -> torch.Tensor:
     """Find the passages of a batch that are not negatives of a query.
 
@@ -134,20 +147,28 @@ def find_false_negatives(
         features: the columns of queries, positives and negatives.
         labels: (B, 1 + N + P) of `DrawnPassages`: the rows of a query's positive and N negatives in
             the batch, and of all its positives.
+        is_gathered: whether the passages of all processes are contrasted.
 
     Returns:
-        (B, C) bool, for B queries, and C passages in the order of sentence-transformers: all
-        positives, then each column of negatives.
+        (B, C) bool, for B queries of this process, and C passages (of all processes if gathered) in
+        the order of sentence-transformers: all positives, then each column of negatives.
     """
-    queries, *others = (_hash_texts(column) for column in features)
-    passages, n_passages = torch.cat(others), len(others)
-    is_positive = (others[0][:, None] == passages).float()  # (B, C)
-    is_equal = (queries[:, None] == queries).float()  # (B, B)
-    masked = (is_equal @ is_positive > 0) | (queries[:, None] == passages)
-    if labels is not None:
-        drawn = labels[:, :n_passages].T.flatten()  # (C,)
-        masked |= torch.stack([torch.isin(drawn, own) for own in labels[:, n_passages:]])
-    return masked.fill_diagonal_(False)  # the positive itself
+    columns, first = [_hash_texts(column) for column in features], 0
+    n_queries, n_passages = len(columns[0]), len(columns) - 1
+    numbers = None if labels is None else labels[:, :n_passages].contiguous()  # for NCCL
+    if is_gathered:
+        columns, first = [all_gather(column) for column in columns], get_rank() * n_queries
+        numbers = None if numbers is None else all_gather(numbers)
+    all_queries, positives, passages = columns[0], columns[1], torch.cat(columns[1:])
+    queries = all_queries[first : first + n_queries, None]  # (B, 1)
+    is_positive = (positives[:, None] == passages).float()  # (Q, C)
+    masked = ((queries == all_queries).float() @ is_positive > 0) | (queries == passages)
+    if labels is not None and numbers is not None:
+        all_rows = numbers.T.flatten()  # (C,)
+        masked |= torch.stack([torch.isin(all_rows, own) for own in labels[:, n_passages:]])
+    rows = torch.arange(n_queries, device=masked.device)
+    masked[rows, first + rows] = False  # the positive itself
+    return masked
 
 
 def _hash_texts(column: Column) -> torch.Tensor:

@@ -19,6 +19,7 @@ _SIMILARITIES: dict[FinetuningObjective, tuple[Similarity, ...]] = {
 RANKING_OBJECTIVES = ("contrastive", "margin_mse", "kl")
 _OF_OBJECTIVES = {  # fields without effect on others
     "mini_batch_size": ("contrastive",),
+    "gather_across_devices": ("contrastive",),
     "temperature": RANKING_OBJECTIVES,
     "margin": ("triplet",),
     "score_range": ("mse_cosine",),
@@ -72,6 +73,7 @@ class FinetuningRecipe:
             default. That of the STS benchmark is [0, 5].
         mini_batch_size: for contrastive: number of texts to encode at once (gradient cache, Gao et
             al. 2021); the gradient is the same. Off by default.
+        gather_across_devices: for contrastive: use the passages of all devices as negatives.
         matryoshka_dims: dimensions, such as [64, 128], to train truncated vectors too (Kusupati et
             al. 2022), so that `truncate_dim` loses less. The loss is the sum over these and the
             whole vector. For the similarity cosine only.
@@ -101,6 +103,7 @@ class FinetuningRecipe:
     margin: float = 1.0
     score_range: list[float] | None = None
     mini_batch_size: int | None = None
+    gather_across_devices: bool = False
     matryoshka_dims: list[int] | None = None
     base_learning_rate: float | None = None
 

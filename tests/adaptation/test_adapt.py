@@ -151,6 +151,8 @@ def test_the_next_search_is_the_better_one_of_the_written_model():
 
     verdicts = {"hybrid": compared(0.5, 0.4), "alone": compared(0.6, 0.3)}
     assert Adaptation(Path("m"), True, "hybrid", "query", verdicts).system == "m"
+    half = Adaptation(Path("m"), True, "hybrid", "query", verdicts, "bfloat16")
+    assert half.system == "m,dtype=bfloat16"
     assert Adaptation(Path("m"), False, "alone", "query", verdicts).system == "m"
     assert Adaptation(Path("m"), False, "hybrid", "query", verdicts).system == "hybrid:m,fusion=0.5"
     with_comma = Adaptation(Path("m, 1"), False, "hybrid", "query", verdicts).system
@@ -183,6 +185,8 @@ def test_vectors_of_passages_are_not_encoded_again(
     monkeypatch.setattr(Retriever, "encode_passages", None)
     again = adapt(**{**arguments, "output_dir": "out", "embeddings": None})
     assert again.verdicts == done.verdicts
+    with pytest.raises(TypeError, match="not callable"):  # in another precision
+        adapt(**{**arguments, "output_dir": "other", "embeddings": None, "dtype": "bfloat16"})
     both = [str(published), str(again.model)]
     for embeddings in (None, arguments["embeddings"]):
         assert len(evaluate(systems=both, embeddings=embeddings, **named).results) == 2

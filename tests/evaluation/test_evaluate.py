@@ -181,6 +181,16 @@ def test_a_run_file_of_another_split_is_refused(collection, tmp_path):
         evaluate_system(run_file, collection, tmp_path / "out")
 
 
+def test_a_run_file_of_other_passages_is_refused_or_named(collection, tmp_path, caplog):
+    [query, *_] = load_collection(collection).queries
+    run_file = write_run({query: {"doc7": 2.0}}, tmp_path / "theirs.trec", tag="x")
+    with pytest.raises(ValueError, match="1 of 1 passages are not in the collection, .*'doc7'"):
+        evaluate_system(run_file, collection, tmp_path / "out")
+    write_run({query: {"doc7": 2.0, "p00": 1.0}}, run_file, tag="x")
+    evaluate_system(run_file, collection, tmp_path / "out")
+    assert "1 of 2 passages are not in the collection, such as 'doc7'" in caplog.text
+
+
 def test_an_approximate_index_reports_its_recall(retriever, collection, tmp_path):
     search = {"index": "IVF4,Flat", "search_parameters": "nprobe=1", "depth": 10}
     named = {"systems": retriever, "collection": collection, "output_dir": tmp_path / "out"}

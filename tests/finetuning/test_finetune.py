@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
@@ -31,7 +32,8 @@ from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.publishing.provenance import read_provenance
 from tests.encoding.making import save_modules
 from tests.pretraining.short_runs import column, interrupted_at
-from tests.publishing.making import make_run, plain_vectors
+from tests.pretraining.test_distributed import TORCHRUN, launch
+from tests.publishing.making import make_run, plain_vectors, write_collection
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,9 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folde
         ({"matryoshka_dims": [4], "similarity": "dot"}, "is for similarity: cosine, .*got dot"),
         ({"prompts": {"query": "q: "}}, "prompts is not supported: set query_prompt"),
         ({"batch_sampler": "no_duplicates"}, "batch_sampler is not supported: .*shuffled"),
+        ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha is not supported"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size .* set mini_batch_size"),
+        ({"train_sampling_strategy": "sequential"}, "train_sampling_strategy .* are shuffled"),
         ({"eval_steps": 5}, "eval_steps is not supported: .* each checkpoint"),
         ({"load_best_model_at_end": True, "save_strategy": "no"}, "needs checkpoints"),
         ({"train_size": 41}, "train_size is 41, but .* has 40"),
@@ -416,6 +421,31 @@ def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, chan
     assert first == second and len(first) == 6
     weights = (whole / "model.safetensors").read_bytes()
     assert (resumed / "model.safetensors").read_bytes() == weights
+
+
+@pytest.mark.slow
+def test_two_devices_take_the_step_of_one_with_the_whole_batch(encoder, train, texts, tmp_path):
+    # Queries share two positives, so that a query's positives are on the other device, too.
+    passages = [{"_id": f"p{i}", "title": "", "text": texts[i + 30]} for i in range(12)]
+    queries = [{"_id": f"q{i}", "text": texts[i][:30]} for i in range(24)]
+    pairs = [(f"q{i}", f"p{i % 6 + more}", 1) for i in range(24) for more in (0, 6)]
+    folder = write_collection(tmp_path / "c", passages, queries, train=pairs)
+    settings = {"encoder": str(encoder), "collection": str(folder)}
+    settings |= {"optim": "sgd", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
+    settings |= {"max_grad_norm": 0.0, "max_steps": 3, "dataloader_drop_last": True}
+    one = train("one", **settings, pooling="cls", per_device_train_batch_size=8)
+    two = {**settings, "output_dir": str(tmp_path / "two"), "per_device_train_batch_size": 4}
+    two |= {"mini_batch_size": 2, "gather_across_devices": True, "ddp_backend": "gloo"}
+    two |= {"use_cpu": True, "disable_tqdm": True}
+    recipe = tmp_path / "two.yaml"
+    recipe.write_text(yaml.safe_dump(two))
+    launch(f"{TORCHRUN} --nproc-per-node 2 -m hub_scripts.main finetune {recipe}")
+    start, first, second = (
+        load_file(folder / "model.safetensors") for folder in (encoder, one, tmp_path / "two/model")
+    )
+    assert max((first[name] - start[name]).abs().max().item() for name in first) > 1e-3
+    for name, weights in first.items():
+        assert (second[name] - weights).abs().max().item() < 1e-5, name
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_positives_of_a_query_that_are_drawn_for_others_are_masked():
         texts = torch.tensor(column)[:, None]
         batch.append({"input_ids": texts, "attention_mask": torch.ones_like(texts)})
     labels = torch.tensor([[1, 4, 1, 2, 6], [2, 5, 2, 2, 2], [3, 6, 9, 3, 9]])
-    actual = find_false_negatives(batch, labels).int().tolist()
+    actual = find_false_negatives(batch, labels, is_gathered=False).int().tolist()
     # Passages 1, 2, 3 and 4, 5, 6.
     assert actual == [[0, 1, 0, 0, 0, 1], [0] * 6, [0] * 6]
 
