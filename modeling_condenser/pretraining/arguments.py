@@ -1,6 +1,5 @@
 """The settings of pre-training: for the trainer in Python, and as a recipe for the command."""
 
-import logging
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -10,8 +9,6 @@ from transformers import TrainingArguments
 from modeling_condenser.files.settings import check_least, check_value
 
 from .objectives import OBJECTIVES, check_objective
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -79,59 +76,24 @@ class CondenserTrainingArguments(TrainingArguments):
             self.use_cpu = True
         super().__post_init__()
         loading: Any = self.accelerator_config
-        if loading.dispatch_batches is None:
-            # Else accelerate would cut the batches of a stream by rows, which ruins packed ones.
-            loading.dispatch_batches = False
-        if loading.dispatch_batches:
-            raise ValueError(
-                "dispatch_batches is true, but accelerate would join and cut batches by rows, "
-                "which differ in length or are packed: leave it out; each process makes its own."
-            )
+        # Each process makes its batches: accelerate would cut them by rows, which ruins packed ones.
+        loading.dispatch_batches = False
         for name, hint in CondenserTrainingArguments.__annotations__.items():
             setattr(self, name, check_value(name, getattr(self, name), hint))
         check_objective(self)
-        is_contrastive = OBJECTIVES[self.objective].is_contrastive
-        if is_contrastive:
+        if OBJECTIVES[self.objective].is_contrastive:
             self.dataloader_drop_last = True  # a smaller batch would be another loss
         check_least(self, bow_weight=0, contrastive_weight=0)
         check_least(self, temperature=1e-6, cache_chunk_size=1, stream_lanes=1, stream_buffer=1)
         for name in ("removal_probability", "short_block_probability"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} is {value}, expected 0 to 1.")
-        if self.tokens_per_batch is not None and self.auto_find_batch_size:
-            raise ValueError("auto_find_batch_size cannot change tokens_per_batch: leave one out.")
-        if is_contrastive and self.auto_find_batch_size:
-            raise ValueError(
-                "auto_find_batch_size would change the negatives of a contrast: leave it out, and "
-                "set cache_chunk_size, by which a batch needs the memory of one chunk."
-            )
-        if self.tokens_per_batch is not None and self.per_device_train_batch_size != 8:
-            logger.warning(
-                "per_device_train_batch_size (%d) has no effect: tokens_per_batch (%d) takes its "
-                "place.",
-                *(self.per_device_train_batch_size, self.tokens_per_batch),
-            )
-        strategy = self.train_sampling_strategy
-        if strategy not in ("random", "sequential"):
-            raise ValueError(
-                f"train_sampling_strategy is {strategy}, whose order a resumed run would not "
-                "continue: leave it out (packed batches have no padding)."
-            )
-        if strategy != "random" and self.tokens_per_batch is not None:
-            raise ValueError(
-                f"train_sampling_strategy is {strategy}, but tokens_per_batch makes batches of "
-                "shuffled blocks: leave one of the two out."
-            )
 
 
 def with_objective(arguments: TrainingArguments) -> CondenserTrainingArguments:
     """Plain `TrainingArguments` with the defaults of `CondenserTrainingArguments`."""
     if isinstance(arguments, CondenserTrainingArguments):
         return arguments
-    if type(arguments) is not TrainingArguments:
-        raise ValueError(
-            f"args is a {type(arguments).__name__}: derive it from CondenserTrainingArguments."
-        )
     values = {f.name: getattr(arguments, f.name) for f in fields(arguments) if f.init}
     stated = {name: value for name, value in values.items() if value is not None}
     return CondenserTrainingArguments(**stated)

@@ -4,7 +4,6 @@ import hashlib
 import json
 from operator import itemgetter
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pyarrow.compute as pc
 import torch
@@ -24,9 +23,6 @@ from .data import BlockBuilder, EvaluationBlocks, KeyedBlocks
 from .objectives import OBJECTIVES
 from .prepared import prepare
 from .streams import BlockStream
-
-# Model -> the weights that its last trainer did not train.
-_frozen: WeakKeyDictionary[Any, list[torch.nn.Parameter]] = WeakKeyDictionary()
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: Any, max_length: int) -> None:
@@ -85,13 +81,11 @@ def prepare_model(
     """Check that tokenizer and model fit, and set packing and what is trained."""
     check_fit(tokenizer, model, arguments.max_length)
     model.trained_tokenizer = tokenizer
-    for weight in _frozen.pop(model, ()):
-        weight.requires_grad_(True)
     if not OBJECTIVES[arguments.objective].is_masked and not arguments.bow_weight:
         # Of the LM head only weights that it shares with the encoder are trained, if these are.
         shared = set(model.condenser.encoder.parameters())
-        own = [weight for weight in model.lm_head.parameters() if weight.requires_grad]
-        _frozen[model] = [weight.requires_grad_(False) for weight in own if weight not in shared]
+        for weight in set(model.lm_head.parameters()) - shared:
+            weight.requires_grad_(False)
     can_pack = why_not_packed(model.condenser.encoder) is None
     can_pack &= arguments.device.type in ("cpu", "cuda")  # others have no such attention
     if arguments.packed or (arguments.packed is None and can_pack):
@@ -195,28 +189,8 @@ def make_stream(
     """Make the batches of the objective from a stream (`as_rows`).
 
     Raises:
-        ValueError: max_steps is not set, an argument does not fit a stream, or the processes do not
-            divide its lanes.
+        ValueError: the processes do not divide its lanes.
     """
-    if arguments.max_steps <= 0:
-        raise ValueError(
-            "train_dataset is a stream, whose length is not known: set max_steps to the steps of "
-            "the training."
-        )
-    if arguments.ignore_data_skip:
-        raise ValueError(
-            "ignore_data_skip is true, but a stream is continued at its place without reading what "
-            "came before: leave it out."
-        )
-    if arguments.auto_find_batch_size:
-        raise ValueError(
-            "auto_find_batch_size cannot change the batches of a stream: leave it out."
-        )
-    if arguments.train_sampling_strategy != "random":
-        raise ValueError(
-            f"train_sampling_strategy is {arguments.train_sampling_strategy}, but the blocks of a "
-            "stream are shuffled as they are read: leave it out, or store the text."
-        )
     return BlockStream(
         rows,
         make_builder(tokenizer, arguments, rows),

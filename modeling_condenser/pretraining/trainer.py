@@ -1,7 +1,8 @@
 """The Hugging Face Trainer with a Condenser's data, losses, log and repository."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,6 @@ from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import find_batch_size
-from transformers.trainer_utils import TrainOutput
 
 from modeling_condenser.encoder_files import find_tokenizer
 from modeling_condenser.files.run_folder import hash_data
@@ -42,12 +42,21 @@ from .streams import PLACES, BlockStream, StreamCollator
 
 _NO_LOGITS = "only masked tokens have logits, which are not kept. Evaluations log their losses."
 _OWN_DATA = "give it a model of from_encoder(...); it makes its own batches."
-_REFUSED = {  # arguments of Trainer
+_HALF = "it would leave half precision after an evaluation. bf16 and fp16 hold in evaluations, too."
+_REFUSED = {  # of `Trainer` and of `TrainingArguments`, unless they have their default
     "compute_metrics": _NO_LOGITS,
     "preprocess_logits_for_metrics": _NO_LOGITS,
     "compute_loss_func": "it would replace all losses, that of the head among them.",
     "model_init": _OWN_DATA,
     "data_collator": _OWN_DATA,
+    "label_smoothing_factor": "the Trainer would drop all losses but the late one.",
+    "neftune_noise_alpha": "its noise depends on the length of a row, which holds many blocks.",
+    "bf16_full_eval": _HALF,
+    "fp16_full_eval": _HALF,
+    "enable_jit_checkpoint": "a killed training would end as if finished. Set save_steps.",
+    "auto_find_batch_size": "set per_device_train_batch_size, tokens_per_batch or cache_chunk_size.",
+    "ignore_data_skip": "a training continues with the batches that follow.",
+    "train_sampling_strategy": "blocks are shuffled, and packed batches have no padding.",
 }
 _PROBED = ("head_accuracy", "late_accuracy", "swap_cost")
 
@@ -86,9 +95,8 @@ class CondenserTrainer(ResumableTrainer):
         **kwargs: as for `Trainer`, but the objective has its own `data_collator`.
 
     Raises:
-        ValueError: labels are smoothed, NEFTune is on, the model has adapters, one process sees
-            several GPUs, a stream of torch has several workers, or model, text and arguments do
-            not fit together.
+        ValueError: an argument is not supported, the model has adapters, one process sees several
+            GPUs, or model, text and arguments do not fit together.
     """
 
     args: CondenserTrainingArguments
@@ -106,22 +114,11 @@ class CondenserTrainer(ResumableTrainer):
         **kwargs: Any,
     ):
         args = with_objective(args)
-        for name, reason in _REFUSED.items():
-            if kwargs.pop(name, None) is not None:
-                raise ValueError(f"{type(self).__name__} takes no {name}: {reason}")
-        _check(self, model, args)
-        if isinstance(eval_dataset, Mapping):
-            _check_metric(args, eval_dataset)
+        kwargs = {name: value for name, value in kwargs.items() if value is not None}
+        _check(self, model, args, kwargs)
         self.record: dict[str, Any] = {"objective": args.objective}
         self.batches: TokenBudgetBatches | None = None
         rows = None
-        is_torch_stream = isinstance(train_dataset, torch.utils.data.IterableDataset)
-        is_torch_stream &= not isinstance(train_dataset, IterableDataset)
-        if is_torch_stream and args.dataloader_num_workers > 1:
-            raise ValueError(
-                "train_dataset is a stream of torch, which may give each worker other rows: set "
-                "dataloader_num_workers to 1, or give an IterableDataset of `datasets`."
-            )
         if train_dataset is not None:
             rows = as_rows(train_dataset, name="train_dataset")
         tokenizer = processing_class or find_tokenizer(model)
@@ -184,19 +181,10 @@ class CondenserTrainer(ResumableTrainer):
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """The Trainer's loader of `test_dataset`, which may be text."""
-        if isinstance(test_dataset, Mapping):
-            raise ValueError(
-                f"predict takes one data set, got several: {', '.join(map(str, test_dataset))}. "
-                "Call it for each."
-            )
         return super().get_test_dataloader(self.prepare_evaluation(test_dataset))
 
-    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """As in `Trainer`; `auto_find_batch_size` calls it for each batch that it tries."""
-        self._last_entry, self._losses = None, {}
-        return super()._inner_training_loop(*args, **kwargs)
-
     def load_data_state(self, checkpoint: Path | None, n_steps: int) -> None:
+        self._last_entry, self._losses = None, {}
         if isinstance(self.train_dataset, BlockStream):
             self.train_dataset.load(checkpoint, n_steps)
 
@@ -382,39 +370,19 @@ class CondenserTrainer(ResumableTrainer):
         return {**settings, **super().script_settings()}
 
 
-def _check_metric(args: CondenserTrainingArguments, names: Iterable[str]) -> None:
-    """Raise a ValueError unless the metric that chooses checkpoints is of one of several data."""
-    metric = args.metric_for_best_model
-    if metric and not metric.removeprefix("eval_").startswith(tuple(f"{name}_" for name in names)):
-        raise ValueError(
-            f"metric_for_best_model is {metric}, but eval_dataset has several: name one of "
-            f"{', '.join(f'eval_{name}_loss' for name in names)}."
-        )
-
-
-def _check(trainer: Any, model: Any, args: CondenserTrainingArguments) -> None:
+def _check(
+    trainer: Any, model: Any, args: CondenserTrainingArguments, others: Mapping[str, Any]
+) -> None:
     """Raise a ValueError for what the objective and this trainer do not support."""
-    if args.label_smoothing_factor:
-        raise ValueError(
-            f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer would drop "
-            "all losses but the late one: set it to 0."
-        )
-    if args.bf16_full_eval or args.fp16_full_eval:
-        raise ValueError(
-            "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an "
-            "evaluation: leave them out, as bf16 and fp16 hold in evaluations, too."
-        )
+    defaults = {field.name: field.default for field in fields(args)}
+    given = {**vars(args), **others}
+    for name, reason in _REFUSED.items():
+        if given.get(name) not in (None, defaults.get(name)):
+            raise ValueError(f"{type(trainer).__name__} takes no {name}: {reason}")
     if getattr(model, "_hf_peft_config_loaded", False) or hasattr(model, "peft_config"):
         raise ValueError(
             "The model has adapters of PEFT, without which its encoder would be saved: merge them "
             "(merge_and_unload), or train the whole model."
-        )
-    if getattr(args, "enable_jit_checkpoint", False):  # a killed training would end as if finished
-        raise ValueError("enable_jit_checkpoint is not supported: set save_steps instead.")
-    if args.neftune_noise_alpha is not None:
-        raise ValueError(
-            f"neftune_noise_alpha is {args.neftune_noise_alpha}, but the noise of NEFTune depends "
-            "on the length of a row, which holds many blocks or padding: leave it out."
         )
     check_one_device(args)
     objective = OBJECTIVES[args.objective]

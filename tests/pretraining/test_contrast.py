@@ -186,7 +186,6 @@ def test_an_evaluation_contrasts_whole_batches_and_leaves_the_training_log_as_it
     ("name", "value", "message"),
     [
         ("gradient_accumulation_steps", 2, "gradient_accumulation_steps is 2.*cache_chunk_size"),
-        ("train_sampling_strategy", "batch_rebalance", "whose order a resumed run would not"),
         ("per_device_train_batch_size", 1, "The batch is one pair.*to 2 or more"),
         ("per_device_train_batch_size", 999, "train_dataset has 40 pairs.* processes has 999"),
     ],
