@@ -76,7 +76,7 @@ class CondenserTrainingArguments(TrainingArguments):
             self.use_cpu = True
         super().__post_init__()
         loading: Any = self.accelerator_config
-        # Each process makes its batches: accelerate would cut them by rows, which ruins packed ones.
+        # Each process makes its own: accelerate would cut them by rows, which ruins packed ones.
         loading.dispatch_batches = False
         for name, hint in CondenserTrainingArguments.__annotations__.items():
             setattr(self, name, check_value(name, getattr(self, name), hint))

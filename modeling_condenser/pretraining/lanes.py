@@ -16,11 +16,11 @@ from datasets import IterableDataset
 from modeling_condenser.files.models import warn_of_unknown
 
 from .data import BlockBuilder
+from .rows import parts_of_stream
 
 logger = logging.getLogger(__name__)
 
 _READ = 16  # documents that are read and cut together
-_SAMPLE = 2000  # tokens in which unknown ones are counted
 
 
 class Place(NamedTuple):
@@ -156,8 +156,9 @@ class Lane:
     def _cut(self, place: Place) -> Iterator[Cut]:
         """Cut the documents from a place on, a few at a time, epoch after epoch."""
         epoch, n_read, state = place.epoch, place.n_documents, place.state
-        can_resume = _has_exact_state(self.documents._ex_iterable)
-        sample: list[np.ndarray] | None = [] if self.number == 0 else None
+        # Buffers of `shuffle` are not in the state.
+        kinds = {type(part).__name__ for part in parts_of_stream(self.documents._ex_iterable)}
+        has_exact_state = "BufferShuffledExamplesIterable" not in kinds
         while True:
             is_whole, n_blocks = n_read == 0, 0
             documents = self.documents
@@ -173,39 +174,24 @@ class Lane:
                 columns.pop("document", None)
                 blocks = [*zip(*columns.values(), strict=True)]
                 n_blocks += len(blocks)
-                if sample is not None:
-                    sample += (block[0] for block in blocks)
-                    if sum(map(len, sample)) >= _SAMPLE:
-                        self._check_tokenizer(np.concatenate(sample), n_texts=len(sample))
-                        sample = None
-                yield blocks, Place(epoch, n_read, documents.state_dict() if can_resume else None)
+                if blocks and self.number == epoch == 0 and n_read == n_rows:  # the first ones
+                    self._check_tokenizer(np.concatenate([ids for ids, *_ in blocks]), n_rows)
+                state = documents.state_dict() if has_exact_state else None
+                yield blocks, Place(epoch, n_read, state)
             if is_whole and n_blocks == 0:
-                raise ValueError(self._explain_nothing(epoch, n_read))
+                raise ValueError(self._explain_nothing(n_read))
             epoch, n_read, state = epoch + 1, 0, None
             yield [], Place(epoch)
 
-    def _check_tokenizer(self, ids: np.ndarray, *, n_texts: int) -> None:
+    def _check_tokenizer(self, ids: np.ndarray, n_texts: int) -> None:
         tokenizer: Any = self.builder.tokenizer
         n_unknown = int(np.sum(ids == tokenizer.unk_token_id))
         warn_of_unknown(tokenizer, n_unknown=n_unknown, n_tokens=len(ids), n_texts=n_texts)
 
-    def _explain_nothing(self, epoch: int, n_read: int) -> str:
-        if epoch and not n_read:
-            return (
-                "The stream has ended before max_steps and cannot be read a second time: lower "
-                "max_steps, or make it of a function, as by IterableDataset.from_generator."
-            )
+    def _explain_nothing(self, n_read: int) -> str:
         unit = "text that can be cut in two to make a pair" if self.builder.for_pairs else "text"
         return (
-            f"Lane {self.number + 1} of {self.n_lanes} has {n_read} documents, and none has "
-            f"{unit}: give more documents, lower stream_lanes, or remove empty files (where their "
-            "number is a multiple of the lanes, a lane reads whole files)."
+            f"Lane {self.number + 1} of {self.n_lanes} has read {n_read} documents, and none has "
+            f"{unit}: give more documents, lower stream_lanes, remove empty files (a lane reads "
+            "whole files where it can), or make the stream of a function that can be called again."
         )
-
-
-def _has_exact_state(part: Any) -> bool:
-    """Whether `state_dict` is all of a stream's state: buffers of `shuffle` are not in it."""
-    if type(part).__name__ == "BufferShuffledExamplesIterable":
-        return False
-    inner = [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", [])]
-    return all(_has_exact_state(each) for each in inner if each is not None)

@@ -19,10 +19,6 @@ logger = logging.getLogger(__name__)
 
 _TOKENS = ("input_ids", "attention_mask")
 _TOGETHER = 1000  # rows that are converted together
-_KINDS = (
-    "a list of strings, a data set or stream with a column `text` or `input_ids`, or a list or "
-    "torch data set of such rows"
-)
 
 
 def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset:
@@ -39,12 +35,9 @@ def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset:
     """
     if isinstance(data, Mapping):
         data = _choose_split(data, name)
-    if isinstance(data, torch.utils.data.Dataset) and not isinstance(data, IterableDataset):
-        if isinstance(data, torch.utils.data.IterableDataset):
-            stream = data
-            data = IterableDataset.from_generator(lambda: map(_as_row, stream))
-        else:
-            data = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
+    is_stream = isinstance(data, torch.utils.data.IterableDataset | IterableDataset)
+    if isinstance(data, torch.utils.data.Dataset) and not is_stream:
+        data = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
     if isinstance(data, list | tuple | Column):
         parts = [
             Dataset.from_list([_read_columns(_as_row(row)) for row in data[i : i + _TOGETHER]])
@@ -53,10 +46,11 @@ def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset:
         data = concatenate_datasets(parts) if parts else Dataset.from_list([])
     if isinstance(data, Dataset | IterableDataset):
         return _choose_columns(data, name)
-    hint = ""
-    if isinstance(data, Iterator):
-        hint = " Wrap a generator: IterableDataset.from_generator(FUNCTION)."
-    raise ValueError(f"{name} is a {type(data).__name__}, expected {_KINDS}.{hint}")
+    raise ValueError(
+        f"{name} is a {type(data).__name__}, expected a list of strings, a data set or stream with "
+        "a column `text` or `input_ids`, or a list or torch data set of such rows. Make a stream "
+        "of other kinds by IterableDataset.from_generator(FUNCTION)."
+    )
 
 
 def fingerprint_stream(rows: IterableDataset) -> str:
@@ -64,15 +58,19 @@ def fingerprint_stream(rows: IterableDataset) -> str:
     return Hasher.hash((rows.num_shards, list(islice(rows, 3))))
 
 
+def parts_of_stream(part: Any) -> Iterator[Any]:
+    """The parts that a stream of `datasets` is made of, the last step first."""
+    yield part
+    for inner in (getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", [])):
+        if inner is not None:
+            yield from parts_of_stream(inner)
+
+
 def _lacks_seed(part: Any) -> bool:
     """Whether a part of a stream is shuffled in an order that no seed determines."""
-    generator = getattr(part, "generator", None)
-    sequence = None if generator is None else generator.bit_generator.seed_seq
-    seed = getattr(sequence, "entropy", None)
-    if isinstance(seed, int) and seed >= 2**64:  # the machine's entropy has 128 bits
-        return True
-    inner = [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", [])]
-    return any(_lacks_seed(each) for each in inner if each is not None)
+    bits = getattr(getattr(part, "generator", None), "bit_generator", None)
+    seed = bits and bits.seed_seq.entropy
+    return isinstance(seed, int) and seed >= 2**64  # the machine's entropy has 128 bits
 
 
 def _read_columns(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,11 +105,9 @@ def _as_row(row: Any) -> Any:
 
 
 def _choose_split(splits: Mapping[str, Any], name: str) -> Any:
-    if "train" in splits or len(splits) == 1:
-        split = "train" if "train" in splits else next(iter(splits))
-        logger.info("Of the splits of %s, %r is taken.", name, split)
-        return splits[split]
     names = list(splits)
+    if "train" in names or len(names) == 1:
+        return splits["train" if "train" in names else names[0]]
     raise ValueError(
         f"{name} has the splits {', '.join(names)}: choose one, such as {name}[{names[0]!r}]."
     )
@@ -121,15 +117,10 @@ def _choose_columns(rows: Any, name: str) -> Any:
     """The column of text of a data set or stream, or its tokens.
 
     Raises:
-        ValueError: it is empty, has a transform, is a stream that is split already, or has no such
-            column.
+        ValueError: it is empty, has a transform or no such column.
     """
-    if isinstance(rows, IterableDataset) and rows._distributed is not None:
-        raise ValueError(
-            f"{name} was split by split_dataset_by_node, but the trainer splits a stream itself: "
-            "give the whole stream."
-        )
-    if isinstance(rows, IterableDataset) and _lacks_seed(rows._ex_iterable):
+    is_stream = isinstance(rows, IterableDataset)
+    if is_stream and any(map(_lacks_seed, parts_of_stream(rows._ex_iterable))):
         logger.warning(
             "%s is shuffled without a seed: other processes would read it in another order, and "
             "the training cannot be resumed. Give shuffle a seed.",
@@ -139,13 +130,13 @@ def _choose_columns(rows: Any, name: str) -> Any:
         raise ValueError(f"{name} has a transform, which is not applied: use {name}.map instead.")
     rows = rows.with_format(None)
     columns = rows.column_names
-    if isinstance(rows, IterableDataset):
+    if is_stream:
         first: Mapping[str, Any] = next(iter(rows), {})
         columns = list(first)
         read_text(first.get("text"))  # else all rows would be left out
     if not columns:
         raise ValueError(f"{name} is empty.")
-    if "text" in columns and isinstance(rows, IterableDataset):
+    if "text" in columns and is_stream:
         # Blank rows, such as every second line of a file, go before the stream is dealt to lanes.
         return rows.map(_read_streamed).select_columns(["text"]).filter(_has_text)
     if "text" in columns:

@@ -26,6 +26,7 @@ from .batches import make_shape
 from .counter_random import random_keys
 from .data import BlockBuilder, keyed_examples
 from .lanes import Block, Lane, Place
+from .rows import parts_of_stream
 
 logger = logging.getLogger(__name__)
 
@@ -153,14 +154,21 @@ class BlockStream(torch.utils.data.IterableDataset):
 
     def _open(self, number: int) -> Iterator[list[Block]]:
         documents, n_lanes = self.documents, self.n_lanes
-        n_shards, is_cut = documents.num_shards, _is_cut(self.documents._ex_iterable)
-        # Unless shards divide evenly, or nearly, lanes with few of them would be read more often.
+        n_shards = documents.num_shards
+        kinds = {type(part).__name__ for part in parts_of_stream(documents._ex_iterable)}
         # The shards of a stream behind `skip` or `take` have other documents than the stream.
+        is_cut = not kinds.isdisjoint(("SkipExamplesIterable", "TakeExamplesIterable"))
+        # Unless shards divide evenly, or nearly, lanes with few of them would be read more often.
         if not is_cut and (n_shards % n_lanes == 0 or n_shards >= _MANY_SHARDS * n_lanes):
             documents = documents.shard(n_lanes, number, contiguous=False)
         else:
             if number == 0 and n_lanes > 1:
-                _warn_of_reading(n_shards, n_lanes, is_cut=is_cut)
+                logger.warning(
+                    "Each of %d lanes reads the whole stream and keeps its share: it has %d parts "
+                    "(files), or is behind skip or take. A multiple of %d files, or at least %d, "
+                    "are read once; stream_lanes times workers is the number of lanes.",
+                    *(n_lanes, n_shards, n_lanes, _MANY_SHARDS * n_lanes),
+                )
             # Splitting alone would share the state of the parts that the stream is made of.
             documents = documents.shard(1, 0)
             if is_cut:
@@ -225,30 +233,6 @@ class BlockStream(torch.utils.data.IterableDataset):
                 self.places[int(lane)] = max(known, Place(*place), key=lambda each: each.n_blocks)
         if n_steps and not self.places:
             raise ValueError(f"{folder} holds no places in the stream: start again.")
-
-
-def _is_cut(part: Any) -> bool:
-    """Whether a stream, or a part that it is made of, is behind `skip` or `take`."""
-    inner = [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", [])]
-    is_here = type(part).__name__ in ("SkipExamplesIterable", "TakeExamplesIterable")
-    return is_here or any(_is_cut(each) for each in inner if each is not None)
-
-
-def _warn_of_reading(n_shards: int, n_lanes: int, *, is_cut: bool) -> None:
-    """Warn that each lane reads the whole stream."""
-    if is_cut:
-        logger.warning(
-            "The stream is behind skip or take, so each of %d lanes reads all of it and keeps its "
-            "share. Where whole files are held out instead, a document is read once.",
-            n_lanes,
-        )
-        return
-    logger.warning(
-        "The stream has %d parts (files) for %d lanes, so each lane reads all of them and keeps "
-        "its share. A multiple of %d files, or at least %d, are read once; stream_lanes times "
-        "workers is the number of lanes.",
-        *(n_shards, n_lanes, n_lanes, _MANY_SHARDS * n_lanes),
-    )
 
 
 @dataclass(frozen=True)

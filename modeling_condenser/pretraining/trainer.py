@@ -54,7 +54,7 @@ _REFUSED = {  # of `Trainer` and of `TrainingArguments`, unless they have their 
     "bf16_full_eval": _HALF,
     "fp16_full_eval": _HALF,
     "enable_jit_checkpoint": "a killed training would end as if finished. Set save_steps.",
-    "auto_find_batch_size": "set per_device_train_batch_size, tokens_per_batch or cache_chunk_size.",
+    "auto_find_batch_size": "set the batch size, tokens_per_batch or cache_chunk_size.",
     "ignore_data_skip": "a training continues with the batches that follow.",
     "train_sampling_strategy": "blocks are shuffled, and packed batches have no padding.",
 }

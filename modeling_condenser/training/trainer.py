@@ -31,7 +31,6 @@ from modeling_condenser.files.run_folder import (
     is_complete,
     last_checkpoint,
     read_run,
-    record_run,
     start_run,
 )
 from modeling_condenser.publishing.card import CARD_FILE, own_text, read_card, write_card
@@ -46,7 +45,6 @@ from modeling_condenser.publishing.push import PushRecipe, commit_folder, refuse
 
 logger = logging.getLogger(__name__)
 
-_ORIGIN = "begun_at"  # in the record: the checkpoint of another run from which it was continued
 _CLOCK = "Clock"  # among the states of callbacks
 # In the record: the weights and the configuration that a run starts from.
 MODEL_FINGERPRINT = "start_fingerprint"
@@ -146,21 +144,16 @@ class ResumableTrainer(Trainer):
             resume_from_checkpoint: by default, the run in `output_dir` is continued if it has the
                 same settings, start and data, and another one refused once it has a checkpoint or a
                 model. True or a folder continues a checkpoint of the same start and data, whatever
-                its settings (one elsewhere only until `output_dir` has a checkpoint of its own).
-                False is an error if `output_dir` has a checkpoint, which would be lost, or the
-                model of another run.
+                its settings. With a checkpoint elsewhere a run begins, which is continued like
+                others once `output_dir` has a checkpoint of its own. False is an error if
+                `output_dir` has a checkpoint, which would be lost, or the model of another run.
             **kwargs: for `Trainer.train`.
 
         Raises:
-            ValueError: `output_dir` holds another run, a checkpoint holds the model only, this
-                trainer cannot start again, or there was nothing to train on.
+            ValueError: `output_dir` holds another run, a checkpoint holds the model only, or there
+                was nothing to train on.
             FileNotFoundError: there is no complete checkpoint, but True was given.
         """
-        if resume_from_checkpoint is False and self.state.global_step:
-            raise ValueError(
-                "This trainer has trained its model already: to start again, make both anew, with "
-                "another output_dir."
-            )
         self.check_processes()
         with self.args.main_process_first(desc="finding the checkpoint"):
             checkpoint = self._find_checkpoint(resume_from_checkpoint)
@@ -190,9 +183,9 @@ class ResumableTrainer(Trainer):
         """Raise a ValueError in all processes unless they have the same start, data and folder."""
         if len(set(gather_object([self.data_hash]))) > 1:
             raise ValueError(
-                "The processes have different models or data: give them the same files, each "
-                "shuffle, interleave and train_test_split a seed, and build the model after "
-                "set_seed."
+                "The processes have different models or data: give them the same files or the "
+                "whole stream, each shuffle, interleave and train_test_split a seed, and build the "
+                "model after set_seed."
             )
         self.accelerator.wait_for_everyone()
         folder = Path(str(self.args.output_dir))
@@ -213,24 +206,30 @@ class ResumableTrainer(Trainer):
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
         """The checkpoint to continue; claims the folder for a run without a recipe."""
         folder = Path(str(self.args.output_dir))
-        is_first = self.is_world_process_zero()
-        if resume is False and (own := last_checkpoint(folder)):
+        own = last_checkpoint(folder)
+        if resume is False and own:
             raise ValueError(
                 f"{own} would be lost: leave resume_from_checkpoint out to continue from it, or "
                 "choose another output_dir to start again."
             )
-        if not resume and self.settings is None and is_first:  # in a script
-            has_result = last_checkpoint(folder) is not None or (folder / MODEL_FOLDER).is_dir()
-            claim = claim_run_folder if has_result else start_run
+        named = Path(resume) if isinstance(resume, str | Path) else None
+        begins_there = named is not None and named.resolve().parent != folder.resolve()
+        if begins_there and own:
+            named = None
+        if named is not None and not is_complete(named):
+            raise FileNotFoundError(
+                f"resume_from_checkpoint is {str(named)!r}, which is no complete checkpoint: name "
+                "a folder such as checkpoint-500, or leave it out to continue the run."
+            )
+        is_in_a_script = self.settings is None and self.is_world_process_zero()
+        if is_in_a_script and (begins_there or not resume):
+            claim = claim_run_folder if own or (folder / MODEL_FOLDER).is_dir() else start_run
             try:
                 claim(folder, self.run_settings, self.data_hash, batch=self.global_batch)
             except ValueError as error:
                 advice = "train(resume_from_checkpoint=True) continues it with other settings."
                 raise ValueError(f"{error} {advice}") from None
-        if isinstance(resume, str | Path):
-            checkpoint: Path | None = self._find_named(Path(resume), folder)
-        else:
-            checkpoint = last_checkpoint(folder)
+        checkpoint = named or own
         if checkpoint is None and resume:
             raise FileNotFoundError(f"{folder} has no complete checkpoint to resume.")
         record = read_run(checkpoint.parent) if checkpoint else {}
@@ -254,23 +253,6 @@ class ResumableTrainer(Trainer):
                 "continued: choose another output_dir, and start from the model."
             )
         return checkpoint
-
-    def _find_named(self, named: Path, folder: Path) -> Path:
-        """A named checkpoint, or the last of the run of this folder that began there."""
-        origin, own = str(named.resolve()), last_checkpoint(folder)
-        if own is not None and read_run(folder).get(_ORIGIN) == origin:
-            return own
-        if not is_complete(named):
-            raise FileNotFoundError(
-                f"resume_from_checkpoint is {str(named)!r}, which is no complete checkpoint: name "
-                "a folder such as checkpoint-500, or leave it out to continue the run."
-            )
-        is_elsewhere = named.resolve().parent != folder.resolve()
-        if is_elsewhere and own is None and self.is_world_process_zero():
-            if self.settings is None:  # in a script
-                start_run(folder, self.run_settings, self.data_hash, batch=self.global_batch)
-            record_run(folder, {_ORIGIN: origin})
-        return named
 
     @property
     def train_seconds(self) -> float:
