@@ -14,12 +14,10 @@ from datasets import (
     IterableDataset,
     Value,
     concatenate_datasets,
-    config,
     load_dataset,
     load_from_disk,
 )
 from datasets.config import DATASET_STATE_JSON_FILENAME, DATASETDICT_JSON_FILENAME
-from datasets.fingerprint import Hasher
 
 from modeling_condenser.collection.conversion import (
     DOCUMENT_ENDINGS,
@@ -40,7 +38,7 @@ from modeling_condenser.collection.rows import (
 from modeling_condenser.files.settings import check_least, parse_settings
 
 from .data import read_text
-from .rows import warn_of_type
+from .rows import as_rows
 
 _STREAMED = (".txt", *TABLE_ENDINGS)
 _ENDINGS = (*TABLE_ENDINGS, *DOCUMENT_ENDINGS)
@@ -109,14 +107,9 @@ def load_documents(corpus: Any) -> Dataset:
     for source in sources:
         rows, n_joined = _load_texts(source), source.join_rows
         if n_joined > 1 or (len(sources) > 1 and rows.features != _FEATURES):
-            rows = rows.map(
-                _join_rows,
-                batched=True,
-                batch_size=_STORED * n_joined,
-                features=_FEATURES,
-                fn_kwargs={"n_joined": n_joined},
-                cache_file_name=_cache_file(rows, n_joined),
-            )
+            identity = [rows._fingerprint, *file_states_of(rows), f"{n_joined} rows joined"]
+            make_rows = partial(_join_rows, rows, n_joined)
+            rows = store_rows(make_rows, _FEATURES, identity=identity, batch_rows=_STORED)
         parts.append(rows)
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts)
 
@@ -129,7 +122,8 @@ def load_some(corpus: Any) -> Dataset:
     texts: list[str] = []
     for source in sources:
         rows = open_stream(source) if source.streaming else load_documents(source)
-        texts += (read_text(row.get("text")) for row in islice(rows, _SAMPLED))
+        rows = as_rows(rows, name="corpus")
+        texts += (read_text(row["text"]) for row in islice(rows, _SAMPLED))
     return Dataset.from_dict({"text": texts})
 
 
@@ -165,32 +159,17 @@ def open_stream(source: Source) -> IterableDataset:
         head = [*islice(read_rows(file, needed=column), _HEAD)]
         if head and not any(column in row for row in head):
             raise _missing_column(str(file), column, set().union(*head))
-    given = {"files": files, "column": column, "is_stored": False}
-    return IterableDataset.from_generator(_read_rows, _FEATURES, gen_kwargs=given)
+    given = {"files": files, "column": column}
+    return IterableDataset.from_generator(_stream_rows, gen_kwargs=given)
 
 
 def _take_column(row: Mapping[str, Any], column: str) -> dict[str, Any]:
     return {"text": row.get(column)}
 
 
-def _join_rows(rows: Mapping[str, list], n_joined: int) -> dict[str, list[str]]:
-    texts = [read_text(text) for text in rows["text"]]
-    starts = range(0, len(texts), n_joined)
-    return {"text": [" ".join(filter(None, texts[i : i + n_joined])) for i in starts]}
-
-
-def _cache_file(rows: Dataset, n_joined: int) -> str | None:
-    """Where in the cache of `datasets` to store joined rows; None for memory.
-
-    By default it would be beside the files of the rows. Those of `save_to_disk` are a user's, whose
-    folder may be read-only.
-    """
-    if not rows.cache_files:
-        return None
-    folder = Path(config.HF_DATASETS_CACHE, "condenser")
-    folder.mkdir(parents=True, exist_ok=True)
-    key = Hasher.hash((rows._fingerprint, file_states_of(rows), f"{n_joined} rows joined"))
-    return str(folder / f"{key}.arrow")
+def _join_rows(rows: Dataset, n_joined: int) -> Iterator[dict[str, str]]:
+    for batch in rows.iter(n_joined):
+        yield {"text": " ".join(filter(None, map(read_text, batch["text"])))}
 
 
 def file_states_of(rows: Dataset) -> list[str]:
@@ -280,30 +259,24 @@ def _read_documents(files: Iterable[Path], column: str) -> Iterator[dict[str, st
         yield {"text": document.text}
 
 
-def _read_rows(
-    files: Iterable[Path], column: str, is_stored: bool = True
-) -> Iterator[dict[str, str | None]]:
+def _read_rows(files: Iterable[Path], column: str) -> Iterator[dict[str, str]]:
     """Read one column, whatever the other columns are; a row without it has no text.
 
     Raises:
-        ValueError: no row of a file has the column; or, if rows are stored before the training, one
-            holds neither text nor numbers.
+        ValueError: no row of a file has the column, or one holds neither text nor numbers.
     """
     for file in files:
         columns = set[str]()
         for number, row in enumerate(read_rows(file, needed=column), start=1):
             columns.update(row)
-            value = row.get(column)
-            is_odd = not isinstance(value, str | int | float | None)
-            if is_odd and not is_stored:
-                warn_of_type(type(value).__name__)
-                value = None
-            elif is_odd:
-                raise ValueError(
-                    f"The column {column!r} of {file}, row {number}, holds {value!r:.60}, expected "
-                    "one string a row."
-                )
-            is_null = value is None or value != value  # NaN is not itself
-            yield {"text": None if is_null else str(value)}
+            try:
+                yield {"text": read_text(row.get(column))}
+            except ValueError as error:
+                raise ValueError(f"{file}, row {number}, column {column!r}: {error}") from None
         if columns and column not in columns:
             raise _missing_column(str(file), column, columns)
+
+
+def _stream_rows(files: Iterable[Path], column: str) -> Iterator[dict[str, Any]]:
+    for file in files:
+        yield from ({"text": row.get(column)} for row in read_rows(file, needed=column))

@@ -240,13 +240,12 @@ def build_blocks(
     """
     n_rows = _READ_BYTES * len(documents.data) // max(documents.data.nbytes, 1)
     blocks = documents.map(
-        _cut_rows,
+        builder.cut,
         batched=True,
         batch_size=max(1, min(_CHUNK, n_rows)),
         with_indices=True,
         remove_columns=documents.column_names,
         features=builder.features,
-        fn_kwargs={"builder": builder},
         num_proc=num_proc if num_proc and num_proc > 1 else None,
         cache_file_name=file,
         keep_in_memory=file is None,
@@ -264,12 +263,6 @@ def build_blocks(
             f"None of the {len(documents)} documents has any text: the corpus is empty."
         )
     return blocks
-
-
-def _cut_rows(
-    documents: Mapping[str, Sequence], numbers: Sequence[int], builder: BlockBuilder
-) -> dict[str, list]:
-    return builder.cut(documents, numbers)
 
 
 def fingerprint_blocks(blocks: Dataset) -> str:

@@ -94,7 +94,7 @@ def test_other_columns_may_differ_between_files(kind, tmp_path):
 def test_a_column_that_few_rows_have_is_read_and_one_that_none_has_is_refused(tmp_path):
     file = tmp_path / "c.jsonl"
     file.write_text('{"id": 1}\n{"text": "a."}\n{"text": NaN, "id": {"x": 2}}\n{"id": 3}\n')
-    assert read(file) == [None, "a.", None, None]
+    assert read(file) == ["", "a.", "", ""]
     with pytest.raises(ValueError, match=r"c.jsonl has no column 'body': its columns are id"):
         load_documents(Source(str(file), text_column="body"))
 
@@ -234,7 +234,7 @@ def test_a_broken_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"c.jsonl:2: .* is not JSON"):
         read(str(file))
     file.write_text('{"text": ["a.", "b."]}\n')
-    with pytest.raises(ValueError, match=r"c.jsonl, row 1, holds \['a.', 'b.'\], expected one"):
+    with pytest.raises(ValueError, match=r"c.jsonl, row 1, .*\['a.', 'b.'\], expected one"):
         read(str(file))
 
 
