@@ -55,6 +55,8 @@ def open_start(
     name: Any, changes: dict[str, Any] | None = None, *, from_retriever: bool = False, **hub: Any
 ) -> Start:
     """Open an encoder, or a Condenser checkpoint without its head; see `from_encoder`."""
+    if unknown := hub.keys() - set(_HUB_ARGUMENTS):
+        raise TypeError(f"from_encoder has no argument {', '.join(sorted(unknown))}.")
     if isinstance(name, PreTrainedModel):
         start = _copy_parts(name, changes)
         start.encoder.config.name_or_path = ""  # of its configuration, perhaps not of its weights
@@ -65,8 +67,6 @@ def open_start(
             "model of transformers."
         )
     name = str(name)
-    if unknown := hub.keys() - set(_HUB_ARGUMENTS):
-        raise TypeError(f"from_encoder has no argument {', '.join(sorted(unknown))}.")
     folder = find_start(name, from_retriever=from_retriever, **hub)
     config = open_config(folder, changes)
     if is_checkpoint(folder):

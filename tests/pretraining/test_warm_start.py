@@ -136,6 +136,8 @@ def test_only_a_model_of_transformers_is_a_start_in_memory(retriever_folder):
     retriever = SentenceTransformer(str(retriever_folder), device="cpu")
     with pytest.raises(ValueError, match="a SentenceTransformer, expected a Hub name, a folder or"):
         CondenserForPreTraining.from_encoder(retriever)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="no argument n_head_layer"):
+        CondenserForPreTraining.from_encoder(retriever, n_head_layer=3)  # type: ignore[arg-type]
 
 
 def test_a_model_in_memory_is_trained_in_float32(bert_folder):
