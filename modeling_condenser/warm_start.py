@@ -152,16 +152,13 @@ def new_encoder(
 
 
 def read_config_file(file: str | Path) -> dict[str, Any]:
-    """Read the JSON file of an `encoder_config`; a ValueError if it holds no mapping."""
+    """Read the JSON file of an `encoder_config`."""
     try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        return json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(
             f"encoder_config is {str(file)!r}, expected a mapping or a JSON file: {error}."
         ) from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} holds a {type(content).__name__}, expected a JSON mapping.")
-    return content
 
 
 def find_start(name: str, *, from_retriever: bool = False, **hub: Any) -> Path:

@@ -1,7 +1,6 @@
 """Measure the readiness of a model: attention entropy, head, geometry and retrieval."""
 
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -58,14 +57,13 @@ def measure_checkpoint(model: Any, tokenizer: Any, sample: Sample) -> dict[str, 
 
     The encoder is measured as its export. The model, its mode and global random states are kept.
     """
-    started, entry = time.perf_counter(), dict[str, float]()
+    entry: dict[str, float] = {}
     with _exported(model, tokenizer, sample.measuring.max_length) as retriever:
         if hasattr(model, "run_head"):  # not by its class, because remote code has its own
             probed = probe(model, mask_texts(model, retriever, sample))
             for name in ("head_loss", "zero_cost", "swap_cost"):
                 entry[f"{PREFIX}{name}"] = probed[name]
-        entry |= measure_retriever(retriever, sample)
-    return {**entry, f"{PREFIX}seconds": round(time.perf_counter() - started, 2)}
+        return {**entry, **measure_retriever(retriever, sample)}
 
 
 def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
@@ -74,7 +72,7 @@ def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
     Returns:
         An entry of a training log; `titles.py` explains its names.
     """
-    started, measuring = time.perf_counter(), sample.measuring
+    measuring = sample.measuring
     tokenizer, encoder = retriever.model.tokenizer, _encoder(retriever)
     tokens = tokenize_texts(tokenizer, sample.texts, max_length=_longest(retriever, measuring))
     batches = make_batches(tokens, tokenizer=tokenizer, token_budget=TOKENS_PER_BATCH)
@@ -88,7 +86,6 @@ def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
     if sample.small is not None and retriever.contract.similarity != "euclidean":
         for measure, mean in measure_in_memory(retriever, sample.small).means.items():
             values[f"zero_shot_{measure}"] = mean
-    values["seconds"] = round(time.perf_counter() - started, 2)
     return {f"{PREFIX}{name}": value for name, value in values.items()}
 
 

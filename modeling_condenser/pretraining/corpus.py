@@ -139,15 +139,15 @@ def open_stream(source: Source) -> IterableDataset:
     path, column = _locate(source), source.text_column
     if any((path / name).is_file() for name in _SAVED):
         raise ValueError(f"{path} was saved by save_to_disk, and is stored: leave out streaming.")
-    is_file_name = plain_ending(path) in _ENDINGS
-    if not match_paths(path) and _HUB_NAME.fullmatch(source.path) and not is_file_name:
+    if _is_on_hub(source, path):
         rows = load_dataset(
             source.path, source.name, split=source.split, revision=source.revision, streaming=True
         )
         columns = rows.column_names or list(next(iter(rows), {}))
         if column not in columns:
             raise _missing_column(source.path, column, columns)
-        return rows if column == "text" else rows.map(_take_column, fn_kwargs={"column": column})
+        # No lambda, because the processes of a loader may be given the stream.
+        return rows.map(_take_column, fn_kwargs={"column": column})
     files = _find_files(path, source)
     endings = {plain_ending(file) for file in files}
     if not endings <= {*_STREAMED}:
@@ -183,10 +183,14 @@ def _locate(source: Source) -> Path:
     return find_file(folder, CORPUS_FILE) or folder
 
 
+def _is_on_hub(source: Source, path: Path) -> bool:
+    is_name = _HUB_NAME.fullmatch(source.path) and plain_ending(path) not in _ENDINGS
+    return bool(is_name) and not path.exists()
+
+
 def _load_texts(source: Source) -> Dataset:
     path = _locate(source)
-    is_file_name = plain_ending(path) in _ENDINGS
-    if not path.exists() and _HUB_NAME.fullmatch(source.path) and not is_file_name:
+    if _is_on_hub(source, path):
         rows = load_hub_rows(source.path, source.name, split=source.split, revision=source.revision)
     elif (path / DATASET_STATE_JSON_FILENAME).is_file():
         _refuse_hub_settings(source)

@@ -18,10 +18,9 @@ import numpy as np
 import pandas as pd
 from datasets import Dataset, concatenate_datasets, config
 from datasets.fingerprint import Hasher
-from filelock import FileLock
 
 from modeling_condenser.files.models import warn_of_unknown
-from modeling_condenser.files.run_folder import atomic_folder, read_json, write_json
+from modeling_condenser.files.run_folder import atomic_folder, folder_lock, read_json, write_json
 
 from .corpus import file_states_of
 from .data import BlockBuilder, build_blocks, fingerprint_blocks, read_text
@@ -85,7 +84,7 @@ def prepare(
     key = Hasher.hash((*text, builder.fingerprint, builder.for_pairs))
     place = Path(folder or default_folder(), key)
     if not (place / _RECORD).is_file():  # else the folder may be one that cannot be written
-        with lock(place):
+        with folder_lock(place):
             if not (place / _RECORD).is_file():
                 with atomic_folder(place) as new:
                     _, kept, record = _cut(rows, builder, str(new / _BLOCKS), num_proc)
@@ -113,12 +112,6 @@ def _warn(record: dict[str, Any], builder: BlockBuilder) -> None:
     warn_of_unknown(builder.tokenizer, **record["tokens"])
     for number, of, what in record["left_out"]:
         logger.warning("%d of %d %s and are left out.", number, of, what)
-
-
-def lock(place: Path) -> FileLock:
-    """A lock for one process at a time, on all machines that see the place."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(f"{place}.lock")
 
 
 def _cut(

@@ -12,6 +12,7 @@ from datasets.fingerprint import Hasher
 from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 
 from modeling_condenser.files.models import find_model_folder, is_checkpoint, read_config
+from modeling_condenser.files.run_folder import folder_lock
 from modeling_condenser.files.settings import parse_settings
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.training.run import run_training, scale_learning_rate
@@ -23,7 +24,7 @@ from .contrastive_trainer import ContrastiveTrainer
 from .corpus import load_documents, open_stream, read_sources
 from .examples import make_builder
 from .objectives import HEAD_SETTINGS, OBJECTIVES
-from .prepared import default_folder, lock, prepare
+from .prepared import default_folder, prepare
 from .rows import as_rows
 from .trainer import CondenserTrainer
 
@@ -91,7 +92,7 @@ def _read_corpus(recipe: PretrainingRecipe) -> Dataset | IterableDataset:
         if len(sources) > 1 or recipe.prepare_only:
             raise ValueError("A corpus with streaming is one source, and cannot be prepared.")
         return open_stream(sources[0])
-    with lock(default_folder() / Hasher.hash(recipe.corpus)):
+    with folder_lock(default_folder() / Hasher.hash(recipe.corpus)):
         return load_documents(recipe.corpus)
 
 
