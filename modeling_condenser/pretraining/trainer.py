@@ -374,7 +374,7 @@ def _check(
     trainer: Any, model: Any, args: CondenserTrainingArguments, others: Mapping[str, Any]
 ) -> None:
     """Raise a ValueError for what the objective and this trainer do not support."""
-    defaults = {field.name: field.default for field in fields(args)}
+    defaults = {field.name: field.default for field in fields(CondenserTrainingArguments)}
     given = {**vars(args), **others}
     for name, reason in _REFUSED.items():
         if given.get(name) not in (None, defaults.get(name)):

@@ -178,6 +178,9 @@ def test_a_corpus_without_text_and_a_length_without_room_are_refused(builder):
     blank = Dataset.from_dict({"text": ["", "  ", "\n"]})
     with pytest.raises(ValueError, match="None of the 3 documents has any text"):
         build_blocks(blank, builder)
+    single = Dataset.from_dict({"text": ["Why?", ""]})
+    with pytest.raises(ValueError, match="None of the 2 documents can be cut in two"):
+        build_blocks(single, replace(builder, kind="passages"))
     with pytest.raises(ValueError, match="max_length is 2, which leaves no room"):
         replace(builder, max_length=2)
 

@@ -66,6 +66,12 @@ def test_many_documents_in_files_are_cut_by_several_processes(builder, rows, tmp
     assert asked == [min(os.cpu_count() or 1, 8), None, None]
 
 
+def test_a_text_that_the_tokenizer_does_not_know_gives_a_warning_with_the_share(builder, caplog):
+    for text, is_known in (("Why? " * 12 + "ქართული ენა", True), ("Why? ქართული ენა " * 9, False)):
+        prepare(Dataset.from_dict({"text": [text]}), builder)
+        assert ("50 % of the tokens (texts: " not in caplog.text) == is_known
+
+
 def test_a_recipe_prepares_its_text_only_and_its_run_uses_the_blocks(
     settings, tmp_path, monkeypatch
 ):
