@@ -58,19 +58,6 @@ def write_modules(folder: Path, dimension: int, contract: Mapping[str, Any]) -> 
         (folder / name).write_text(f"{text}\n", "utf-8")
 
 
-def contract_of(config: Any, *, longest: int) -> dict[str, Any]:
-    """The encoding contract of a checkpoint, for texts of up to `longest` tokens.
-
-    The fields are those of the package's `EncodingContract` without a default, and its config's.
-    """
-    return {
-        "query_max_length": longest,
-        "passage_max_length": longest,
-        "pooling": config.pooling,
-        "similarity": config.similarity,
-    }
-
-
 def write_encoder(
     folder: Path,
     encoder: PreTrainedModel,
@@ -79,8 +66,9 @@ def write_encoder(
 ) -> None:
     """Write a plain encoder: weights, tokenizer, and modules, which state its contract.
 
-    `contract` has the fields of `contract_of`, and perhaps further ones of `EncodingContract`. The
-    tokenizer is changed (`save_tokenizer`), and the encoder names no code of others any more.
+    `contract` has the fields of the package's `EncodingContract`, of which those with a default may
+    be left out. The tokenizer is changed (`save_tokenizer`), and the encoder names no code of
+    others any more.
     """
     vars(encoder.config).pop("auto_map", None)
     encoder.save_pretrained(folder)

@@ -36,12 +36,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_condenser import CondenserConfig
-from .encoder_files import (
-    contract_of,
-    find_tokenizer,
-    write_encoder,
-    write_modules,
-)
+from .encoder_files import find_tokenizer, write_encoder, write_modules
 from .encoder_parts import (
     HEAD_WEIGHTS,
     LayerCall,
@@ -173,7 +168,9 @@ class CondenserPreTrainedModel(PreTrainedModel):
         encoder, tokenizer = copy.deepcopy((base.encoder, tokenizer or find_tokenizer(self)))
         encoder.config._name_or_path = ""  # it may be a folder of this machine
         limit = tokenizer.model_max_length
-        default = contract_of(self.config, longest=min(limit, n_positions(encoder) or limit))
+        longest = min(limit, n_positions(encoder) or limit)
+        default = {"query_max_length": longest, "passage_max_length": longest}
+        default |= {"pooling": self.config.pooling, "similarity": self.config.similarity}
         write_encoder(Path(folder), encoder, tokenizer, {**default, **(contract or {})})
         return Path(folder)
 

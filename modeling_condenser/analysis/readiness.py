@@ -13,8 +13,6 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoTokenizer, PreTrainedModel
 
-from modeling_condenser.encoder_files import contract_of
-from modeling_condenser.encoder_parts import n_positions
 from modeling_condenser.encoding.retriever import Retriever, make_batches, tokenize_texts
 from modeling_condenser.evaluation.measures import measure_in_memory
 from modeling_condenser.files import models
@@ -27,7 +25,6 @@ from modeling_condenser.pretraining.data import with_keys
 from modeling_condenser.pretraining.probe import probe
 from modeling_condenser.publishing.training_log import PREFIX
 
-from .recipe import Measuring
 from .sample import Sample
 
 TOKENS_PER_BATCH = 2048
@@ -61,8 +58,8 @@ def measure_checkpoint(model: Any, tokenizer: Any, sample: Sample) -> dict[str, 
     with _exported(model, tokenizer, sample.measuring.max_length) as retriever:
         if hasattr(model, "run_head"):  # not by its class, because remote code has its own
             probed = probe(model, mask_texts(model, retriever, sample))
-            for name in ("head_loss", "zero_cost", "swap_cost"):
-                entry[f"{PREFIX}{name}"] = probed[name]
+            names = {"head_loss", "zero_cost", "swap_cost"} & probed.keys()
+            entry = {f"{PREFIX}{name}": probed[name] for name in names}
         return {**entry, **measure_retriever(retriever, sample)}
 
 
@@ -72,11 +69,11 @@ def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
     Returns:
         An entry of a training log; `titles.py` explains its names.
     """
-    measuring = sample.measuring
-    tokenizer, encoder = retriever.model.tokenizer, _encoder(retriever)
-    tokens = tokenize_texts(tokenizer, sample.texts, max_length=_longest(retriever, measuring))
+    transformer: Any = retriever.model[0]
+    tokenizer, max_length = retriever.model.tokenizer, retriever.contract.passage_max_length
+    tokens = tokenize_texts(tokenizer, sample.texts, max_length=max_length)
     batches = make_batches(tokens, tokenizer=tokenizer, token_budget=TOKENS_PER_BATCH)
-    layers, even = measure_attention_entropy(encoder, (batch for _, batch in batches))
+    layers, even = measure_attention_entropy(transformer.model, (b for _, b in batches))
     values = {"entropy": fmean(layers), "entropy_even": even}
     values |= {f"entropy_layer_{k}": entropy for k, entropy in enumerate(layers, start=1)}
     encode_first = retriever.encode_queries if sample.small else retriever.encode_passages
@@ -89,9 +86,10 @@ def measure_retriever(retriever: Retriever, sample: Sample) -> dict[str, float]:
     return {f"{PREFIX}{name}": value for name, value in values.items()}
 
 
-def _open(folder: Path, max_length: int) -> Retriever:
+def _open(folder: Path, max_length: int, device: Any = None) -> Retriever:
     """Open an encoder or a retriever, for texts of at most this many tokens."""
-    retriever = Retriever(folder, pooling=None if states_encoding(folder) else "cls")
+    pooling = None if states_encoding(folder) else "cls"
+    retriever = Retriever(folder, device=device, pooling=pooling)
     retriever.contract = replace(
         retriever.contract,
         query_max_length=min(retriever.contract.query_max_length, max_length),
@@ -100,25 +98,13 @@ def _open(folder: Path, max_length: int) -> Retriever:
     return retriever
 
 
-def _encoder(retriever: Retriever) -> Any:
-    transformer: Any = retriever.model[0]
-    return transformer.model
-
-
-def _longest(retriever: Retriever, measuring: Measuring) -> int:
-    return min(measuring.max_length, n_positions(_encoder(retriever)) or measuring.max_length)
-
-
 @contextmanager
 def _exported(model: Any, tokenizer: Any, max_length: int) -> Iterator[Retriever]:
     """The encoder of a checkpoint in memory as a retriever, from a temporary folder."""
-    encoder = model.condenser.encoder
-    longest = min(max_length, n_positions(encoder) or max_length)
-    contract = contract_of(model.config, longest=longest)
     with tempfile.TemporaryDirectory(prefix="condenser-readiness-") as scratch:
         with models.quiet_loading():
-            model.save_encoder(scratch, tokenizer=tokenizer, contract=contract)
-        yield Retriever(scratch, device=encoder.device)
+            model.save_encoder(scratch, tokenizer=tokenizer)
+        yield _open(Path(scratch), max_length, model.device)
 
 
 @torch.no_grad()
@@ -171,7 +157,7 @@ def cls_entropies(attention: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def mask_texts(model: Any, retriever: Retriever, sample: Sample) -> list[dict[str, torch.Tensor]]:
     """Make masked batches of texts; the masks depend on the seed and a text's place only."""
-    tokenizer, max_length = retriever.model.tokenizer, _longest(retriever, sample.measuring)
+    tokenizer, max_length = retriever.model.tokenizer, retriever.contract.passage_max_length
     collator = CondenserDataCollator(
         tokenizer, max_length=max_length, head_mlm_probability=model.config.head_mlm_probability
     )

@@ -150,7 +150,8 @@ class ContrastiveTrainer(CondenserTrainer):
             for chunk in chunks:
                 random_states.append(RandContext(chunk.rows))
                 # A copy, because a graph of CUDA writes the next ones to the same place.
-                parts.append(_vectors(model(**chunk.inputs, vectors_only=True)).clone())
+                vectors = model(**chunk.inputs, vectors_only=True).cls_late
+                parts.append(vectors.float().clone())
         vectors = put_back(parts, chunks).requires_grad_()  # (S, H)
         term = self._contrast_all(vectors)
         (cache,) = torch.autograd.grad(term, vectors)
@@ -176,7 +177,7 @@ class ContrastiveTrainer(CondenserTrainer):
         loss, outputs = super().compute_loss(
             model, chunk.inputs, return_outputs=True, num_items_in_batch=num_items
         )
-        return loss, _vectors(outputs)
+        return loss, outputs["cls_late"].float()
 
     def _contrast_all(self, vectors: torch.Tensor) -> torch.Tensor:
         """The weighted loss of the vectors of all processes, given this one's, (S, H).
@@ -208,8 +209,3 @@ def _check_pairs(data: Any, batch: int, purpose: str) -> None:
             f"lower per_device_{purpose}_batch_size, or add text. For short documents, use "
             "pretrain/own-text-condenser."
         )
-
-
-def _vectors(outputs: Mapping[str, Any]) -> torch.Tensor:
-    """The vectors of a chunk, (C, H)."""
-    return outputs["cls_late"].float()

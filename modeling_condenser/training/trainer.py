@@ -82,8 +82,7 @@ class ResumableTrainer(Trainer):
         self.is_over = False
         # So that a resumed run stops early where an uninterrupted one does.
         self.args.restore_callback_states_from_checkpoint = True
-        self.add_callback(_SetEpoch(self))
-        self.add_callback(_Resume())
+        self.add_callback(_Resume(self))
         if self.args.dataloader_persistent_workers:
             logger.warning(
                 "dataloader_persistent_workers is true: a training that is resumed has other "
@@ -385,30 +384,26 @@ def check_one_device(args: TrainingArguments) -> None:
         )
 
 
-class _SetEpoch(TrainerCallback):
-    """Calls `set_epoch`, which transformers does in some distributed setups only, or ends a run."""
-
-    def __init__(self, trainer: ResumableTrainer):
-        self.trainer = trainer
-
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        for drawn in self.trainer.epoch_dependent:
-            drawn.set_epoch(int(state.epoch or 0))
-        if self.trainer.is_over:
-            control.should_training_stop = True
-
-
 class _Resume(TrainerCallback):
     """Gives a resumed run its present intervals, and its best checkpoint where the folder is now.
 
-    The checkpoint has those of the time before.
+    It also calls `set_epoch`, which transformers does in some distributed setups only.
     """
+
+    def __init__(self, trainer: ResumableTrainer):
+        self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         state.compute_steps(args, state.max_steps)
         best = Path(str(args.output_dir), f"checkpoint-{state.best_global_step}")
         if best.is_dir():
             state.best_model_checkpoint = str(best)
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        for drawn in self.trainer.epoch_dependent:
+            drawn.set_epoch(int(state.epoch or 0))
+        if self.trainer.is_over:
+            control.should_training_stop = True
 
 
 def _has_stopped_early(state: TrainerState) -> bool:
