@@ -102,8 +102,7 @@ def run_training(
     Args:
         settings: fields of both classes.
         make_trainer: makes a `ResumableTrainer` of recipe and arguments, after the seed is set.
-        recipe_class: the recipe's dataclass.
-        arguments_class: `TrainingArguments` or a subclass.
+        recipe_class, arguments_class: the latter is `TrainingArguments` or a subclass.
         **defaults: values of settings that are not given.
 
     Returns:

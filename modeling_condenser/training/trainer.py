@@ -20,7 +20,6 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy, TrainOutput
 
 from modeling_condenser.files.run_folder import (
-    BATCH,
     DATA,
     MODEL_FOLDER,
     all_checkpoints,
@@ -83,11 +82,6 @@ class ResumableTrainer(Trainer):
         # So that a resumed run stops early where an uninterrupted one does.
         self.args.restore_callback_states_from_checkpoint = True
         self.add_callback(_Resume(self))
-        if self.args.dataloader_persistent_workers:
-            logger.warning(
-                "dataloader_persistent_workers is true: a training that is resumed has other "
-                "dropout from its next epoch on."
-            )
         if self.args.push_to_hub and self.args.hub_strategy != HubStrategy.END:
             logger.warning("Checkpoints are not pushed: `push_to_hub()` pushes the finished model.")
 
@@ -218,7 +212,7 @@ class ResumableTrainer(Trainer):
         if named is not None and not is_complete(named):
             raise FileNotFoundError(
                 f"resume_from_checkpoint is {str(named)!r}, which is no complete checkpoint: name "
-                "a folder such as checkpoint-500, or leave it out to continue the run."
+                "a folder such as checkpoint-500."
             )
         is_in_a_script = self.settings is None and self.is_world_process_zero()
         if is_in_a_script and (begins_there or not resume):
@@ -231,25 +225,17 @@ class ResumableTrainer(Trainer):
         checkpoint = named or own
         if checkpoint is None and resume:
             raise FileNotFoundError(f"{folder} has no complete checkpoint to resume.")
-        record = read_run(checkpoint.parent) if checkpoint else {}
-        batch = record.get(BATCH)
-        if None not in (batch, self.global_batch) and batch != self.global_batch:
-            logger.warning(
-                "The run had %s in a batch over all processes, and continues with %d.",
-                *(batch, self.global_batch),
-            )
-        stored = record.get(DATA)
+        stored = read_run(checkpoint.parent).get(DATA) if checkpoint else None
         if stored not in (None, self.data_hash):
             raise ValueError(
                 f"{checkpoint} is of a run on other data or from another model (data: "
                 f"{stored[:12]} then, {self.data_hash[:12]} now): give the trainer those of that "
-                "run (shuffled with a seed), or choose another output_dir and start from the "
-                "checkpoint as a model."
+                "run (shuffled with a seed), or start from the checkpoint as a model."
             )
         if checkpoint and not any(checkpoint.glob("rng_state*.pth")):
             raise ValueError(
-                f"{checkpoint} holds only a model (save_only_model), from which no training can be "
-                "continued: choose another output_dir, and start from the model."
+                f"{checkpoint} holds only a model (save_only_model): choose another output_dir, "
+                "and start from the model."
             )
         return checkpoint
 
@@ -314,14 +300,10 @@ class ResumableTrainer(Trainer):
         """Push the current model as a whole repository in one commit, after `write_model`.
 
         The arguments are those of transformers. Of those for the model card, license, language and
-        tags are used; the others are known from the run.
-
-        Returns:
-            The commit (a future of it if not blocking); None in all processes but the first.
+        tags are used; the others are known from the run. Only the first process has a result.
 
         Raises:
             ValueError: the card on the Hub has text or metadata that the new one lacks.
-            OSError: the Hub failed or refused.
         """
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
