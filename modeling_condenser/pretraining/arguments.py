@@ -89,6 +89,11 @@ class CondenserTrainingArguments(TrainingArguments):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} is {value}, expected 0 to 1.")
 
+    @property
+    def order_seed(self) -> int:
+        """The seed of the order of blocks."""
+        return self.seed if self.data_seed is None else self.data_seed
+
 
 def with_objective(arguments: TrainingArguments) -> CondenserTrainingArguments:
     """Plain `TrainingArguments` with the defaults of `CondenserTrainingArguments`."""

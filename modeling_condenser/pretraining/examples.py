@@ -22,7 +22,6 @@ from .collator import CondenserDataCollator
 from .data import BlockBuilder, EvaluationBlocks, KeyedBlocks
 from .objectives import OBJECTIVES
 from .prepared import prepare
-from .streams import BlockStream
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: Any, max_length: int) -> None:
@@ -145,7 +144,7 @@ def make_examples(
         batches = TokenBudgetBatches(
             (lengths + n_special).clip(max=arguments.max_length),
             arguments.tokens_per_batch,
-            seed=_order_seed(arguments),
+            seed=arguments.order_seed,
             n_processes=arguments.world_size,
         )
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
@@ -179,36 +178,6 @@ def make_builder(
         kind=objective.reads,
         make_pair=make_pair,
     )
-
-
-def make_stream(
-    rows: IterableDataset,
-    tokenizer: PreTrainedTokenizerBase,
-    arguments: CondenserTrainingArguments,
-) -> BlockStream:
-    """Make the batches of the objective from a stream (`as_rows`).
-
-    Raises:
-        ValueError: the processes do not divide its lanes.
-    """
-    return BlockStream(
-        rows,
-        make_builder(tokenizer, arguments, rows),
-        batch_size=arguments.train_batch_size,
-        tokens_per_batch=arguments.tokens_per_batch,
-        of_one_shape=arguments.torch_compile,
-        n_accumulated=arguments.gradient_accumulation_steps,
-        rank=arguments.process_index,
-        n_processes=arguments.world_size,
-        n_workers=arguments.dataloader_num_workers,
-        most_lanes=arguments.stream_lanes,
-        buffer=arguments.stream_buffer,
-        seed=_order_seed(arguments),
-    )
-
-
-def _order_seed(arguments: CondenserTrainingArguments) -> int:
-    return arguments.seed if arguments.data_seed is None else arguments.data_seed
 
 
 def fingerprint_start(model: Any) -> str:

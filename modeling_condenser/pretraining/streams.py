@@ -22,6 +22,7 @@ from datasets.distributed import split_dataset_by_node
 
 from modeling_condenser.packing import BatchShape
 
+from .arguments import CondenserTrainingArguments
 from .batches import make_shape
 from .counter_random import random_keys
 from .data import BlockBuilder, keyed_examples
@@ -41,20 +42,16 @@ _FILE = "stream-{}.json"  # in a checkpoint, of each process
 class BlockStream(torch.utils.data.IterableDataset):
     """The batches of one process, each a list of examples; for a `DataLoader` without batch size.
 
+    The stream is read in `stream_lanes` lanes for each worker, or in the largest common divisor of
+    this and the batch over all processes; by tokens, in half or a quarter of them and so on, if a
+    batch would have few blocks of a lane. Where packed batches have one shape (torch.compile), a
+    short block counts as an eighth of the longest, so that their number is bounded.
+
     Args:
         documents: the whole stream, the same in all processes.
         builder: cuts documents into blocks, or into texts of which pairs are made.
-        batch_size: blocks or pairs of a process in a batch.
-        tokens_per_batch: tokens at most of a process in a batch, instead.
-        of_one_shape: whether packed batches of a token budget are filled to one shape. A short
-            block then counts as an eighth of the longest, so that their number is bounded.
-        n_accumulated: batches that make a step.
-        rank, n_processes: of this process, and of all.
-        n_workers: of the loader in each process; others would change the order of the blocks.
-        most_lanes: the stream is read in as many lanes for each worker, or in the largest common
-            divisor of this and the batch over all processes; by tokens, in half or a quarter of
-            them and so on, if a batch would have few blocks of a lane.
-        buffer: blocks in the windows of all lanes together.
+        arguments: of the trainer in this process. Another number of workers would change the order
+            of the blocks.
 
     Attributes:
         places: lane -> where its present window begins; filled by the trainer.
@@ -68,45 +65,37 @@ class BlockStream(torch.utils.data.IterableDataset):
         self,
         documents: IterableDataset,
         builder: BlockBuilder,
-        *,
-        batch_size: int = 1,
-        tokens_per_batch: int | None = None,
-        of_one_shape: bool = False,
-        n_accumulated: int = 1,
-        rank: int = 0,
-        n_processes: int = 1,
-        n_workers: int = 0,
-        most_lanes: int = 16,
-        buffer: int = 8192,
-        seed: int = 0,
+        arguments: CondenserTrainingArguments,
     ):
-        n_shares, longest = n_accumulated * n_processes, builder.max_length
-        total = (tokens_per_batch or batch_size) * n_shares
+        self.documents, self.builder = documents, builder
+        self.rank, self.n_processes = arguments.process_index, arguments.world_size
+        self.n_accumulated = arguments.gradient_accumulation_steps
+        self.tokens_per_batch, most_lanes = arguments.tokens_per_batch, arguments.stream_lanes
+        self.of_one_shape, longest = arguments.torch_compile, builder.max_length
+        n_shares = self.n_accumulated * self.n_processes
+        total = (self.tokens_per_batch or arguments.train_batch_size) * n_shares
         self.lanes_a_step, self.least = math.gcd(total, most_lanes), 0
-        if tokens_per_batch is not None:
+        if self.tokens_per_batch is not None:
             self.lanes_a_step = _choose_lanes(total, n_shares, most_lanes, longest)
-            self.least = max(longest // _SHORTEST, 1) if of_one_shape else 1
+            self.least = max(longest // _SHORTEST, 1) if self.of_one_shape else 1
         if self.lanes_a_step % n_shares:
             raise ValueError(
                 f"The stream has {self.lanes_a_step} lanes for a batch over all processes of "
-                f"{total} (stream_lanes is {most_lanes}). {n_processes} processes x "
-                f"{n_accumulated} accumulated batches do not divide them: set stream_lanes to a "
-                f"multiple of {n_shares}."
+                f"{total} (stream_lanes is {most_lanes}), which processes x "
+                "gradient_accumulation_steps do not divide: set stream_lanes to a multiple of "
+                f"{n_shares}."
             )
-        self.documents, self.builder = documents, builder
-        self.n_accumulated, self.rank, self.n_processes = n_accumulated, rank, n_processes
-        self.n_workers = max(n_workers, 1)
+        self.n_workers = max(arguments.dataloader_num_workers, 1)
         self.n_lanes = self.lanes_a_step * self.n_workers
         self.capacity = total // self.lanes_a_step  # of a lane in each step: blocks or tokens
-        self.tokens_per_batch, self.of_one_shape = tokens_per_batch, of_one_shape
         if self.least and self.capacity < longest:
             raise ValueError(
-                f"tokens_per_batch is {tokens_per_batch}, of which each of the "
+                f"tokens_per_batch is {self.tokens_per_batch}, of which each of the "
                 f"{self.lanes_a_step // n_shares} lanes of a batch has {self.capacity} tokens, but "
                 f"a block may have {longest}: raise it, or lower stream_lanes."
             )
-        self.window = max(buffer // self.n_lanes, 1)
-        self.seed = seed
+        self.window = max(arguments.stream_buffer // self.n_lanes, 1)
+        self.seed = arguments.order_seed
         self.n_steps = 0  # that a resumed training has done
         self.places: dict[int, Place] = {}
 

@@ -29,9 +29,9 @@ from .batches import TokenBudgetBatches
 from .data import KeyedBlocks
 from .examples import (
     fingerprint_start,
+    make_builder,
     make_collator,
     make_examples,
-    make_stream,
     packs,
     prepare_model,
 )
@@ -125,7 +125,7 @@ class CondenserTrainer(ResumableTrainer):
         prepare_model(model, tokenizer, args)
         collator = make_collator(model, tokenizer, args)
         if isinstance(rows, IterableDataset):
-            train_dataset = make_stream(rows, tokenizer, args)
+            train_dataset = BlockStream(rows, make_builder(tokenizer, args, rows), args)
             self.record["stream_fingerprint"] = fingerprint_stream(rows)
             vocabulary = sorted(tokenizer.get_vocab().items())
             self.record["tokenizer_fingerprint"] = hash_data(vocabulary)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,12 @@ from modeling_condenser.pretraining.streams import PLACES, BlockStream, StreamCo
 BATCH = 8  # over all processes and accumulated batches
 N_TOKENS = 2048  # the same of a token budget
 SPLITS = [(1, 1), (2, 1), (8, 1), (1, 4), (2, 4)]  # processes, accumulated batches
+
+
+def arguments(**changes: Any) -> Any:
+    """What a stream reads of the trainer's arguments."""
+    defaults = {"process_index": 0, "tokens_per_batch": None, "torch_compile": False}
+    return SimpleNamespace(**defaults | {"dataloader_num_workers": 0, "order_seed": 5} | changes)
 
 
 @pytest.fixture
@@ -51,17 +58,12 @@ def make(tokenizer, files):
         make_pair = draw_spans if kind == "spans" else None
         builder = BlockBuilder(tokenizer, max_length=32, kind=kind, make_pair=make_pair)
         n_shares = n_processes * n_accumulated
-        size = {"batch_size": BATCH // n_shares}
+        size = {"train_batch_size": BATCH // n_shares}
         if by_tokens:
             size = {"tokens_per_batch": N_TOKENS // n_shares}
-        options = {"seed": 5, "most_lanes": 8, "buffer": 64, **size, **changes}
-        return BlockStream(
-            documents,
-            builder,
-            n_accumulated=n_accumulated,
-            n_processes=n_processes,
-            **options,
-        )
+        shares = {"world_size": n_processes, "gradient_accumulation_steps": n_accumulated}
+        options = {"stream_lanes": 8, "stream_buffer": 64, **size, **shares, **changes}
+        return BlockStream(documents, builder, arguments(**options))
 
     return make_stream
 
@@ -75,7 +77,7 @@ def steps_of(make: Any, n_steps: int, **options: Any) -> list[list[tuple]]:
     n_processes, n_accumulated = options.get("split", (1, 1))
     steps: list[list[tuple]] = [[] for _ in range(n_steps)]
     for rank in range(n_processes):
-        batches = islice(make(rank=rank, **options), n_steps * n_accumulated)
+        batches = islice(make(process_index=rank, **options), n_steps * n_accumulated)
         for number, batch in enumerate(batches):
             steps[number // n_accumulated] += content(batch)
     return [sorted(step) for step in steps]
@@ -91,13 +93,13 @@ def test_the_batches_of_a_step_are_the_same_for_any_number_of_processes(make, ki
         assert {len(step) for step in expected} == {BATCH if kind == "blocks" else 2 * BATCH}
     for split in SPLITS[1:]:
         assert steps_of(make, 12, split=split, **options) == expected, split
-    assert steps_of(make, 12, **{**options, "seed": 6}) != expected
+    assert steps_of(make, 12, **{**options, "order_seed": 6}) != expected
 
 
 def test_the_first_epoch_holds_each_block_of_the_documents_once_in_another_order(
     make, files, caplog
 ):
-    stream = make(most_lanes=1)
+    stream = make(stream_lanes=1)
     blocks = build_blocks(load_dataset("json", data_files=files, split="train"), stream.builder)
     expected = [tuple(ids) for ids in blocks["input_ids"]]
     batches = iter(stream)
@@ -111,7 +113,7 @@ def test_the_first_epoch_holds_each_block_of_the_documents_once_in_another_order
 
 
 def test_batches_of_a_token_budget_are_nearly_full_and_fit_one_shape(make, collator):
-    stream = make(by_tokens=True, tokens_per_batch=1000, of_one_shape=True)
+    stream = make(by_tokens=True, tokens_per_batch=1000, torch_compile=True)
     assert stream.n_lanes == 2  # of 8, so that each can be filled well
     shape = stream.shape(collator.masked_shares)
     filled, shapes = [], set()
@@ -123,20 +125,21 @@ def test_batches_of_a_token_budget_are_nearly_full_and_fit_one_shape(make, colla
     [sizes] = shapes
     assert dict(sizes)["input_ids"] == (1, 1024)
     assert make(by_tokens=True).shape(collator.masked_shares) is None
-    few = make(by_tokens=True, tokens_per_batch=48, most_lanes=1)
+    few = make(by_tokens=True, tokens_per_batch=48, stream_lanes=1)
     assert {len(batch) for batch in islice(few, 30)} <= {1, 2, 3, 4}
     with pytest.raises(
         ValueError, match="1 lanes of a batch has 31 tokens, but a block may have 32"
     ):
-        make(by_tokens=True, tokens_per_batch=31, most_lanes=1)
+        make(by_tokens=True, tokens_per_batch=31, stream_lanes=1)
 
 
 def test_batches_of_very_short_documents_are_full_unless_they_have_one_shape(tokenizer):
     builder = BlockBuilder(tokenizer, max_length=128)
     rows = IterableDataset.from_generator(lambda: ({"text": "The."} for _ in range(4000)))
     for of_one_shape, n_blocks in ((False, 2048 // 4), (True, 2048 // 16)):
-        size = {"tokens_per_batch": 2048, "of_one_shape": of_one_shape}
-        stream = BlockStream(rows, builder, most_lanes=1, **size)
+        size = {"tokens_per_batch": 2048, "torch_compile": of_one_shape, "stream_lanes": 1}
+        shares = {"world_size": 1, "gradient_accumulation_steps": 1, "stream_buffer": 8192}
+        stream = BlockStream(rows, builder, arguments(**size, **shares))
         assert len(next(iter(stream))) == n_blocks
 
 
@@ -144,7 +147,7 @@ def test_a_stream_that_the_tokenizer_does_not_know_is_named(make, texts, caplog)
     for foreign, n_warnings in (("", 0), (" 한국어" * 40, 1)):
         rows = [{"text": text + foreign} for text in texts]
         documents = IterableDataset.from_generator(lambda rows=rows: iter(rows))
-        list(islice(make(documents, most_lanes=1)._open(0), 40))
+        list(islice(make(documents, stream_lanes=1)._open(0), 40))
         assert caplog.text.count("of the tokens (texts: ") == n_warnings
 
 
@@ -158,7 +161,7 @@ def test_documents_that_a_stream_skips_or_does_not_take_are_not_trained(
     files = [str(file) for file in sorted(tmp_path.glob("*.part"))]
     whole = load_dataset("json", data_files=files, streaming=True, split="train")
     for documents, kept in ((whole.skip(25), rows[25:]), (whole.take(120), rows[:120])):
-        stream = make(documents.map(dict), most_lanes=n_lanes)
+        stream = make(documents.map(dict), stream_lanes=n_lanes)
         batches = islice(stream, 2 * len(kept) // BATCH)
         expected = build_blocks(Dataset.from_list(kept), stream.builder)["input_ids"]
         read = {ids for batch in batches for ids, _ in content(batch)}
@@ -179,8 +182,11 @@ def loaded(stream: BlockStream, n_batches: int) -> list[list[tuple]]:
 
 
 def test_workers_of_several_processes_give_the_batches_of_one_process_with_as_many(make):
-    one = loaded(make(n_workers=2), 6)
-    two = [loaded(make(n_workers=2, split=(2, 1), rank=rank), 6) for rank in (0, 1)]
+    one = loaded(make(dataloader_num_workers=2), 6)
+    two = [
+        loaded(make(dataloader_num_workers=2, split=(2, 1), process_index=rank), 6)
+        for rank in (0, 1)
+    ]
     assert [sorted(a + b) for a, b in zip(*two, strict=True)] == [sorted(batch) for batch in one]
     assert len({example for batch in one for example in batch}) == 6 * BATCH
 
@@ -229,7 +235,7 @@ def test_a_stream_is_continued_exactly_also_by_another_number_of_processes(
         folder = tmp_path / str(n_steps)
         folder.mkdir()
         for rank in range(before[0]):
-            stream = make(documents(), split=before, rank=rank)
+            stream = make(documents(), split=before, process_index=rank)
             for batch in islice(stream, n_steps * before[1]):
                 stream.places |= dict(e[PLACES] for e in batch if PLACES in e)
             stream.save(folder)
@@ -254,7 +260,7 @@ def test_a_stream_that_is_resumed_twice_continues_at_the_second_place_and_reads_
 
     def train(rank: int, folder: Path | None, first: int, last: int, saved: Path) -> None:
         rows = IterableDataset.from_generator(documents, gen_kwargs={"shards": [*range(64)]})
-        stream = make(rows, split=(2, 1), rank=rank, buffer=8)
+        stream = make(rows, split=(2, 1), process_index=rank, stream_buffer=8)
         stream.load(folder, first)
         for batch in islice(stream, last):
             stream.places |= dict(e[PLACES] for e in batch or () if PLACES in e)
@@ -276,15 +282,21 @@ def test_a_stream_that_is_resumed_twice_continues_at_the_second_place_and_reads_
 
 def test_other_lanes_and_processes_that_do_not_divide_them_are_refused(make, tmp_path):
     with pytest.raises(ValueError, match="set stream_lanes to a multiple of 8"):
-        make(split=(8, 1), most_lanes=4)
+        make(split=(8, 1), stream_lanes=4)
     stream = make()
     next(iter(stream))
     stream.save(tmp_path)
     for changes, message in (
-        ({"n_workers": 2}, "stream with 8 lanes, .*now it has 16 lanes"),
-        ({"buffer": 128}, "8 blocks that are shuffled together, .* 16 blocks that are shuffled"),
-        ({"split": (1, 2), "batch_size": BATCH}, "1 blocks of a lane in a step, .* 2 blocks of"),
-        ({"seed": 6}, "5 as the seed, .* 6 as the seed"),
+        ({"dataloader_num_workers": 2}, "stream with 8 lanes, .*now it has 16 lanes"),
+        (
+            {"stream_buffer": 128},
+            "8 blocks that are shuffled together, .* 16 blocks that are shuffled",
+        ),
+        (
+            {"split": (1, 2), "train_batch_size": BATCH},
+            "1 blocks of a lane in a step, .* 2 blocks of",
+        ),
+        ({"order_seed": 6}, "5 as the seed, .* 6 as the seed"),
     ):
         with pytest.raises(ValueError, match=message):
             make(**changes).load(tmp_path, 1)
@@ -321,7 +333,7 @@ def test_documents_without_text_are_refused_at_the_first_step(make, rows, messag
 
 def test_a_stream_that_ends_and_cannot_be_read_again_is_refused(make, texts):
     once = iter([{"text": text} for text in texts[:20]])
-    stream = make(IterableDataset.from_generator(lambda: once), most_lanes=1)
+    stream = make(IterableDataset.from_generator(lambda: once), stream_lanes=1)
     with pytest.raises(ValueError, match="0 documents, .* a function that can be called again"):
         list(islice(stream, 100))
 
@@ -332,4 +344,7 @@ def test_a_worker_that_dies_ends_the_training_with_an_error(make):
         os._exit(1)
 
     with pytest.raises(RuntimeError, match="DataLoader worker .* exited unexpectedly"):
-        loaded(make(IterableDataset.from_generator(rows), n_workers=1, buffer=8), 100)
+        loaded(
+            make(IterableDataset.from_generator(rows), dataloader_num_workers=1, stream_buffer=8),
+            100,
+        )
