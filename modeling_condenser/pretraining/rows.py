@@ -39,11 +39,7 @@ def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset:
     if isinstance(data, torch.utils.data.Dataset) and not is_stream:
         data = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
     if isinstance(data, list | tuple | Column):
-        parts = [
-            Dataset.from_list([_read_columns(_as_row(row)) for row in data[i : i + _TOGETHER]])
-            for i in range(0, len(data), _TOGETHER)
-        ]
-        data = concatenate_datasets(parts) if parts else Dataset.from_list([])
+        data = _store([row if isinstance(row, Mapping) else {"text": row} for row in data])
     if isinstance(data, Dataset | IterableDataset):
         return _choose_columns(data, name)
     raise ValueError(
@@ -73,12 +69,20 @@ def _lacks_seed(part: Any) -> bool:
     return isinstance(seed, int) and seed >= 2**64  # the machine's entropy has 128 bits
 
 
-def _read_columns(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is read of a row; types of other columns may differ between rows."""
-    columns = {name: row[name] for name in ("text", *_TOKENS) if name in row}
-    if "text" in columns:
-        columns["text"] = read_text(columns["text"])
-    return columns or row
+def _store(rows: list[Mapping[str, Any]]) -> Dataset:
+    """The columns of rows that are read; some rows may lack them, and others differ in type."""
+    has_text = any("text" in row for row in rows)
+    names = ["text"] if has_text else [n for n in _TOKENS if any(n in row for row in rows)]
+    if not names:
+        return Dataset.from_list(rows[:1])
+    parts = []
+    for first in range(0, len(rows), _TOGETHER):
+        some = rows[first : first + _TOGETHER]
+        columns = {name: [row.get(name) for row in some] for name in names}
+        if has_text:
+            columns["text"] = [read_text(text) for text in columns["text"]]
+        parts.append(Dataset.from_dict(columns))
+    return concatenate_datasets(parts)
 
 
 def _read_streamed(row: Mapping[str, Any]) -> dict[str, str]:
@@ -98,10 +102,6 @@ def warn_of_type(name: str) -> None:
 
 def _has_text(row: Mapping[str, str]) -> bool:
     return bool(row["text"].strip())
-
-
-def _as_row(row: Any) -> Any:
-    return row if isinstance(row, Mapping) else {"text": row}
 
 
 def _choose_split(splits: Mapping[str, Any], name: str) -> Any:
