@@ -110,14 +110,9 @@ def new_encoder(
 ) -> PreTrainedModel:
     """Make a masked LM with random weights, drawn from torch's generator (`set_seed`).
 
-    Args:
-        encoder_config: attributes of its transformers configuration, `model_type` among them.
-        tokenizer: gives the size of the vocabulary and the ids of special tokens that
-            `encoder_config` does not set.
-
-    Raises:
-        ValueError: the type is not supported, or its configuration has no such attribute; what a
-            file of an earlier version of transformers has beside is left out.
+    `encoder_config` has attributes of its transformers configuration, `model_type` among them. The
+    tokenizer gives the size of the vocabulary and the ids of special tokens that are not set. An
+    unknown attribute is refused; that of a file of an earlier transformers is left out.
     """
     kind = encoder_config.get("model_type")
     if kind not in SUPPORTED_ENCODERS:
@@ -162,28 +157,21 @@ def read_config_file(file: str | Path) -> dict[str, Any]:
 
 
 def find_start(name: str, *, from_retriever: bool = False, **hub: Any) -> Path:
-    """The folder of an encoder or Condenser checkpoint (`find_model_folder`).
-
-    With `from_retriever`, a model of sentence-transformers is accepted, for its transformer.
-    """
+    """The folder of an encoder or Condenser checkpoint, or of a retriever's transformer."""
     folder = find_model_folder(name, **hub)
     if is_checkpoint(folder) or not (folder / MODULES_FILE).is_file():
         return folder
     if not from_retriever:
         raise ValueError(
             f"{name} is an export, which has no LM head, or another model of sentence-transformers,"
-            " which pre-training seldom improves: name the pre-training run of the export, use "
-            "`condenser finetune` or `condenser adapt`, or set from_retriever: true to pre-train "
-            "the transformer."
+            " which pre-training seldom improves: use `condenser finetune` or `adapt`, or set "
+            "from_retriever: true to pre-train its transformer."
         )
     return folder / module_paths(folder)[0]
 
 
 def open_config(folder: Path, changes: dict[str, Any] | None) -> Any:
-    """Open the configuration of an encoder or checkpoint, and change attributes of the encoder's.
-
-    Code that a configuration names is not executed.
-    """
+    """Open the configuration of an encoder or checkpoint, with changes of the encoder's."""
     config_class: Any = CondenserConfig if is_checkpoint(folder) else AutoConfig
     config = config_class.from_pretrained(folder, trust_remote_code=False)
     change_config(getattr(config, "encoder_config", config), changes)

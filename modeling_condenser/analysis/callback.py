@@ -33,9 +33,6 @@ class ReadinessCallback(TrainerCallback):
             `processing_class`. Add the callback to it.
         sample: what to measure on.
         every: steps between two measurements.
-
-    Raises:
-        ValueError: the trainer has no tokenizer.
     """
 
     def __init__(self, trainer: Trainer, sample: Sample, *, every: int = 500):

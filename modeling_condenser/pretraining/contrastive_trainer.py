@@ -102,9 +102,8 @@ class ContrastiveTrainer(CondenserTrainer):
         args = with_objective(args)
         if args.gradient_accumulation_steps > 1:
             raise ValueError(
-                f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, but a "
-                "contrastive loss is over the whole batch: set it to 1, and cache_chunk_size to "
-                "the texts that fit the memory."
+                f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, but a contrast"
+                " needs the whole batch: set it to 1, and cache_chunk_size to what fits the memory."
             )
         batch = args.train_batch_size * args.world_size
         if batch < 2:
@@ -206,6 +205,5 @@ def _check_pairs(data: Any, batch: int, purpose: str) -> None:
     if isinstance(data, Sized) and len(data) < batch:
         raise ValueError(
             f"{purpose}_dataset has {len(data)} pairs, but a batch over all processes has {batch}: "
-            f"lower per_device_{purpose}_batch_size, or add text. For short documents, use "
-            "pretrain/own-text-condenser."
+            f"lower per_device_{purpose}_batch_size, or add text."
         )

@@ -94,12 +94,7 @@ def read_sources(corpus: Any) -> list[Source]:
 
 
 def load_documents(corpus: Any) -> Dataset:
-    """Open a corpus (see `read_sources`), part after part, as a data set with the column `text`.
-
-    Raises:
-        FileNotFoundError: a local file does not exist.
-        ValueError: a field of a source is wrong, or files cannot be read or have no text column.
-    """
+    """Open a corpus (see `read_sources`), part after part, as a data set with the column `text`."""
     sources = read_sources(corpus)
     if not sources:
         raise ValueError("corpus is an empty list: name at least one file, folder or data set.")
@@ -128,12 +123,7 @@ def load_some(corpus: Any) -> Dataset:
 
 
 def open_stream(source: Source) -> IterableDataset:
-    """Open a source as a stream with the column `text`.
-
-    Raises:
-        ValueError: its files are of a kind that cannot be streamed, its rows are joined, or the
-            first ones of a file have no such column.
-    """
+    """Open a source as a stream with the column `text`, which its first rows must have."""
     if source.join_rows > 1:
         raise ValueError("join_rows needs stored text: leave out streaming.")
     path, column = _locate(source), source.text_column
@@ -224,10 +214,6 @@ def _find_files(path: Path, source: Source) -> list[Path]:
     """Find the files at a path, in a folder or of a pattern.
 
     Empty and hidden files are left out, and of a folder the README, which describes data.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: the source has settings of a Hub data set, which files do not have.
     """
     paths = find_files([str(path)]).values() if path.is_dir() else match_paths(path)
     files = [
@@ -238,11 +224,9 @@ def _find_files(path: Path, source: Source) -> list[Path]:
     if path.is_dir():
         files = [file for file in files if file.stem.lower() != "readme"]
     if not files:
-        if path.is_file() and not path.stat().st_size:
-            raise ValueError(f"{source.path} is empty.")
         raise FileNotFoundError(
-            f"There are no documents at {source.path}. A corpus is a Hub data set name "
-            f"(owner/name), or a local file, folder or pattern of {', '.join(_ENDINGS)} files."
+            f"There are no documents at {source.path}, or they are empty. A corpus is a Hub data "
+            f"set name (owner/name), or a file, folder or pattern of {', '.join(_ENDINGS)} files."
         )
     _refuse_hub_settings(source)
     return files
@@ -264,11 +248,7 @@ def _read_documents(files: Iterable[Path], column: str) -> Iterator[dict[str, st
 
 
 def _read_rows(files: Iterable[Path], column: str) -> Iterator[dict[str, str]]:
-    """Read one column, whatever the other columns are; a row without it has no text.
-
-    Raises:
-        ValueError: no row of a file has the column, or one holds neither text nor numbers.
-    """
+    """Read one column, whatever the other columns are; some row of each file must have it."""
     for file in files:
         columns = set[str]()
         for number, row in enumerate(read_rows(file, needed=column), start=1):

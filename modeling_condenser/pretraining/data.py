@@ -235,8 +235,7 @@ def build_blocks(
 ) -> Dataset:
     """Build the blocks of a corpus, a row each (`BlockBuilder.cut`), in memory or in a file.
 
-    Raises:
-        ValueError: there is no text, or none of which a pair can be made.
+    There must be some, else a ValueError is raised.
     """
     n_rows = _READ_BYTES * len(documents.data) // max(documents.data.nbytes, 1)
     blocks = documents.map(
@@ -252,16 +251,12 @@ def build_blocks(
         new_fingerprint=Hasher.hash((documents._fingerprint, builder.fingerprint)),
         desc="Cutting documents",
     )
-    if len(blocks) == 0 and builder.for_pairs:
-        raise ValueError(
-            f"None of the {len(documents)} documents can be cut in two to make a pair: use "
-            "pretrain/own-text-condenser, or give whole documents (join_rows), or a shorter "
-            "max_length."
-        )
     if len(blocks) == 0:
-        raise ValueError(
-            f"None of the {len(documents)} documents has any text: the corpus is empty."
-        )
+        reason = "has any text"
+        if builder.for_pairs:
+            reason = "can be cut in two to make a pair: use pretrain/own-text-condenser, give whole"
+            reason += " documents (join_rows), or lower max_length"
+        raise ValueError(f"None of the {len(documents)} documents {reason}.")
     return blocks
 
 
@@ -308,13 +303,9 @@ def keyed_examples(
     keys: np.ndarray,
     make_pair: MakePair | None,
 ) -> list[dict[str, Any]]:
-    """Examples of blocks, or with `make_pair` two examples of each text.
+    """Examples of B blocks, or with `make_pair` two examples of each text, whose parts are given.
 
-    Args:
-        blocks: token ids of B blocks or texts.
-        part_starts: where the parts of each text begin.
-        keys: (B,) int64, which decide masks and pairs.
-        make_pair: makes a pair of a text.
+    `keys`, (B,) int64, decide masks and pairs.
     """
     if make_pair is None:
         return with_keys(blocks, keys)

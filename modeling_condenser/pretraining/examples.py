@@ -157,11 +157,7 @@ def make_builder(
     arguments: CondenserTrainingArguments,
     rows: Dataset | IterableDataset,
 ) -> BlockBuilder:
-    """What cuts the documents of an objective, and makes pairs of them.
-
-    Raises:
-        ValueError: the objective needs text, but the rows hold tokens.
-    """
+    """What cuts the documents of an objective, and makes pairs of them."""
     objective = OBJECTIVES[arguments.objective]
     if objective.reads != "blocks" and "text" not in (rows.column_names or ["text"]):
         raise ValueError(

@@ -60,19 +60,14 @@ def prepare(
 ) -> Prepared:
     """Cut text into blocks, or open what was cut of this text before.
 
-    For pairs, one of equal documents is kept, and one of equal texts. Warnings, also of text that
-    was cut before, say what is left out, and if the tokenizer does not know the text.
+    Rows of `as_rows` in memory are cut in memory. For pairs, one of equal documents is kept, and
+    one of equal texts. Warnings, also of text that was cut before, say what is left out, and if the
+    tokenizer does not know the text.
 
     Args:
-        rows: of `as_rows`; those in memory are cut in memory.
-        builder: cuts them.
-        folder: holds a folder for each text; several nodes need one that all of them see. By
-            default `default_folder`.
+        folder: holds a folder for each text; by default `default_folder`.
         num_proc: processes that cut; by default one, and up to eight for many documents in files,
             where processes are forked.
-
-    Raises:
-        ValueError: there is no text, or none of which a pair can be made.
     """
     if num_proc is None and rows.cache_files and len(rows) >= _MANY_DOCUMENTS and _can_fork():
         num_proc = min(os.cpu_count() or 1, _MOST_PROCESSES)

@@ -100,10 +100,7 @@ def prepare_blocks(**settings: Any) -> Path:
     """Read and cut the corpus of a recipe for later runs: `pretrain` with `prepare_only`.
 
     Runs with the same text, tokenizer, objective and lengths use the blocks, in any process or node
-    that sees the folder and the cache of `datasets`.
-
-    Returns:
-        The folder of the blocks.
+    that sees the folder, which is returned, and the cache of `datasets`.
     """
     # The machine that cuts the text needs no GPU, which this setting is of.
     settings = {name: value for name, value in settings.items() if name != "tf32"}

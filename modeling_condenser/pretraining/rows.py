@@ -22,16 +22,10 @@ _TOGETHER = 1000  # rows that are converted together
 
 
 def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset:
-    """Bring data into rows with the one column `text`, or with `input_ids`.
+    """Bring data, as for `CondenserTrainer`, into rows with the one column `text` or `input_ids`.
 
-    A torch data set is read into memory. Of a `DatasetDict`, the split train is taken.
-
-    Args:
-        data: as for `CondenserTrainer`.
-        name: of the argument that holds them, for messages.
-
-    Raises:
-        ValueError: the data are empty or have another form.
+    A torch data set is read into memory. Of a `DatasetDict`, the split train is taken. `name` is
+    that of the argument, for errors.
     """
     if isinstance(data, Mapping):
         data = _choose_split(data, name)
@@ -114,11 +108,7 @@ def _choose_split(splits: Mapping[str, Any], name: str) -> Any:
 
 
 def _choose_columns(rows: Any, name: str) -> Any:
-    """The column of text of a data set or stream, or its tokens.
-
-    Raises:
-        ValueError: it is empty, has a transform or no such column.
-    """
+    """The column of text of a data set or stream, or its tokens."""
     is_stream = isinstance(rows, IterableDataset)
     if is_stream and any(map(_lacks_seed, parts_of_stream(rows._ex_iterable))):
         logger.warning(
