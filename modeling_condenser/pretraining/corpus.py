@@ -136,8 +136,7 @@ def open_stream(source: Source) -> IterableDataset:
         columns = rows.column_names or list(next(iter(rows), {}))
         if column not in columns:
             raise _missing_column(source.path, column, columns)
-        # No lambda, because the processes of a loader may be given the stream.
-        return rows.map(_take_column, fn_kwargs={"column": column})
+        return rows if column == "text" else rows.map(_take_column, fn_kwargs={"column": column})
     files = _find_files(path, source)
     endings = {plain_ending(file) for file in files}
     if not endings <= {*_STREAMED}:

@@ -111,12 +111,10 @@ def test_a_published_configuration_is_taken_without_what_is_no_more(texts, caplo
     ("changes", "message"),
     [
         ({"encoder": "starter"}, "Set encoder, .* or encoder_config"),
-        ({"encoder_config": None}, "Set encoder, .* or encoder_config"),
         ({"tokenizer": None}, "encoder_config needs a tokenizer"),
         ({"encoder_changes": {"hidden_dropout_prob": 0.0}}, "in encoder_config, and leave it out"),
         ({"encoder_config": {"hidden_size": 16}}, "model_type None; supported: albert, bert"),
         ({"encoder_config": {**SMALL, "hiden_size": 8}}, "no attribute 'hiden_size'. Did you mean"),
-        ({"encoder_config": {**SMALL, "vocab_size": 9}}, "the model embeds 9"),
         ({"encoder_config": "missing.json"}, "'missing.json', expected a mapping or a JSON file"),
         ({"base_learning_rate": 5e-5}, "base_learning_rate is for a trained encoder"),
     ],
