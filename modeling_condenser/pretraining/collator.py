@@ -26,6 +26,8 @@ from .word_starts import WordStarts
 
 PAD_MULTIPLE = 8
 
+_MOST_UNMASKED = 8  # texts in a row; a small batch may have no mask
+
 
 @dataclass
 class CondenserDataCollator:
@@ -68,6 +70,7 @@ class CondenserDataCollator:
         self._prefix, self._suffix = special_frame(tokenizer)
         self._text_length = text_length(tokenizer, self.max_length)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
+        self._n_unmasked = 0  # texts in a row
 
     @property
     def masked_shares(self) -> dict[str, float]:
@@ -93,6 +96,10 @@ class CondenserDataCollator:
             second masking. With `bag_of_words` also `bow_targets`: each distinct ordinary token of
             the unmasked block at its first position, otherwise -100. A packed batch has the fields
             that `packing.py` describes.
+
+        Raises:
+            ValueError: ids are not of this tokenizer, or no token of this and the batches before it
+                can be masked, together eight texts or more.
         """
         if all("mask_key" in example for example in examples):
             keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
@@ -136,6 +143,12 @@ class CondenserDataCollator:
         is_text = (position >= len(self._prefix)) & (position < lengths - len(self._suffix))
         ids = np.full(is_token.shape, self.pad_token_id, dtype=np.int64)
         ids[is_token] = np.concatenate(rows)
+        n_known = len(self.word_starts.marks)
+        if not 0 <= ids.min() <= ids.max() < n_known:
+            raise ValueError(
+                f"input_ids are {ids.min()} to {ids.max()}, but the tokenizer has the tokens 0 to "
+                f"{n_known - 1}: give the tokenizer that made them, or the text itself."
+            )
         return ids, is_text, is_token
 
     def _mask(
@@ -147,6 +160,13 @@ class CondenserDataCollator:
         words = self.word_starts.number_words(ids, is_text)
         budget = masking_budget(is_text.sum(axis=1), probability)
         chosen = choose_words(words, budget, keys)
+        self._n_unmasked = 0 if chosen.any() else self._n_unmasked + len(ids)
+        if self._n_unmasked >= _MOST_UNMASKED:
+            raise ValueError(
+                f"No token of a batch of {len(ids)} texts can be masked, such as in "
+                f"{self.tokenizer.decode(ids[0])[:200]!r}: leave out empty texts, and use a "
+                "tokenizer whose vocabulary has this script (unknown tokens are not masked)."
+            )
         special = {"mask_token_id": self.mask_token_id, "ordinary_ids": self._ordinary_ids}
         return replace_tokens(ids, chosen, keys, **special), np.where(chosen, ids, IGNORE_INDEX)
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 from operator import itemgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow.compute as pc
 import torch
@@ -22,6 +23,9 @@ from .collator import CondenserDataCollator
 from .data import BlockBuilder, EvaluationBlocks, KeyedBlocks
 from .objectives import OBJECTIVES
 from .prepared import prepare
+
+# Model -> the weights that its last trainer did not train.
+_frozen: WeakKeyDictionary[Any, list[torch.nn.Parameter]] = WeakKeyDictionary()
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: Any, max_length: int) -> None:
@@ -80,11 +84,13 @@ def prepare_model(
     """Check that tokenizer and model fit, and set packing and what is trained."""
     check_fit(tokenizer, model, arguments.max_length)
     model.trained_tokenizer = tokenizer
+    for weight in _frozen.pop(model, ()):
+        weight.requires_grad_(True)
     if not OBJECTIVES[arguments.objective].is_masked and not arguments.bow_weight:
         # Of the LM head only weights that it shares with the encoder are trained, if these are.
         shared = set(model.condenser.encoder.parameters())
-        for weight in set(model.lm_head.parameters()) - shared:
-            weight.requires_grad_(False)
+        own = [weight for weight in model.lm_head.parameters() if weight.requires_grad]
+        _frozen[model] = [weight.requires_grad_(False) for weight in own if weight not in shared]
     can_pack = why_not_packed(model.condenser.encoder) is None
     can_pack &= arguments.device.type in ("cpu", "cuda")  # others have no such attention
     if arguments.packed or (arguments.packed is None and can_pack):

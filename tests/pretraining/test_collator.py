@@ -136,10 +136,22 @@ def test_scripts_without_blanks_have_words_of_up_to_three_tokens(script):
                 assert "\ufffd" not in tokenizer.decode(ids[0][words[0] == number])
 
 
-def test_a_batch_may_have_no_token_that_can_be_masked(tokenizer):
+def test_eight_texts_in_a_row_of_which_nothing_can_be_masked_are_refused(tokenizer):
     unknown = [tokenizer.unk_token_id] * 5
-    labels = CondenserDataCollator(tokenizer)(examples_of([unknown, [40, 41]]))["labels"]
-    assert (labels != -100).sum(dim=1).tolist() == [0, 1]
+    collator = CondenserDataCollator(tokenizer)
+    for _ in range(2):
+        for _ in range(7):  # small batches, such as the first ones of a worker
+            collator(examples_of([unknown]))
+        labels = collator(examples_of([unknown, [40, 41]]))["labels"]
+        assert (labels != -100).sum(dim=1).tolist() == [0, 1]
+    collator(examples_of([unknown]))
+    with pytest.raises(ValueError, match="No token of a batch of 7 texts .* .UNK. .*not masked"):
+        collator(examples_of([unknown] * 7))
+
+
+def test_token_ids_of_another_vocabulary_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="input_ids are 0 to 500, but .* tokens 0 to 499"):
+        CondenserDataCollator(tokenizer)([{"input_ids": [40, 500], "mask_key": 0}])
 
 
 def test_an_over_long_block_is_cut_to_a_window_that_differs_between_keys(tokenizer):

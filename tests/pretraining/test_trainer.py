@@ -317,6 +317,14 @@ def test_ict_trains_the_shared_weights_unless_they_are_frozen(tmp_path, bert_fol
         assert words.requires_grad == is_trained
         of_head = [weight for weight in model.lm_head.parameters() if weight is not words]
         assert of_head and not any(weight.requires_grad for weight in of_head)
+        of_head[0].requires_grad_(False)
+        prepare_model(model, find_tokenizer(model), arguments(tmp_path, objective="mlm"))
+        assert all(weight.requires_grad for weight in of_head)
+
+
+def test_text_of_which_nothing_can_be_masked_stops_at_the_first_step(make_trainer):
+    with pytest.raises(ValueError, match="No token of a batch of 8 texts can be masked"):
+        make_trainer(["한국어"] * 8).train()
 
 
 def test_a_step_without_a_masked_token_is_no_error(make_trainer, texts):
