@@ -98,7 +98,11 @@ def finetune(read: Reader) -> None:
     from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
     settings = read(FinetuningRecipe, TrainingArguments, epilog=TRAINER_HELP)
-    from modeling_condenser.files.models import find_model_folder, states_encoding
+    from modeling_condenser.files.models import (
+        find_model_folder,
+        read_contract,
+        states_encoding,
+    )
     from modeling_condenser.finetuning.finetune import finetune as stage
     from modeling_condenser.publishing.provenance import KEEPS_START, read_provenance
 
@@ -116,7 +120,10 @@ def finetune(read: Reader) -> None:
         encoder = settings["encoder"]
         start = [encoder] if states_encoding(find_model_folder(encoder)) else []
         split = ("--split", "SPLIT") if settings.get("split") else ()
-        _print_next("evaluate", folder, *start, collection, *split, "--baseline", "bm25")
+        # Of triplets, whose Euclidean distances no search has.
+        is_euclidean = read_contract(folder).get("similarity") == "euclidean"
+        system = f"{folder},similarity=cosine" if is_euclidean else folder
+        _print_next("evaluate", system, *start, collection, *split, "--baseline", "bm25")
 
 
 def encode(read: Reader) -> None:

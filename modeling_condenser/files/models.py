@@ -146,16 +146,18 @@ def refuse_modules(folder: Path) -> None:
             raise ValueError(f"{folder / MODULES_FILE} names {module['path']}, a folder elsewhere.")
 
 
-def refuse_links(folder: Path) -> None:
+def refuse_links(folder: Path, *, inside: Path | None = None) -> None:
     """Raise a ValueError if files of a folder to copy are links to files elsewhere.
 
     A cloned repository may hold links to private files. Weights in safetensors, and the cache of
-    the Hub, whose files are links into folders `blobs`, are not meant.
+    the Hub, whose files are links into folders `blobs`, are not meant. Links may lead `inside`, by
+    default the folder.
     """
+    allowed = (inside or folder).resolve()
     for file in folder.rglob("*"):
         target = file.resolve()
         is_of_hub = "blobs" in [parent.name for parent in [*target.parents][:2]]
-        is_allowed = target.is_relative_to(folder.resolve()) or target.suffix == ".safetensors"
+        is_allowed = target.is_relative_to(allowed) or target.suffix == ".safetensors"
         if file.is_symlink() and not is_allowed and not is_of_hub:
             raise ValueError(
                 f"{file} is a link to {target}, whose content would be copied and perhaps "

@@ -23,6 +23,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import psutil
 import yaml
 from filelock import FileLock
 from tqdm.auto import tqdm
@@ -66,6 +67,7 @@ _PACKAGES = (
 IDENTITY_FILE = "identity.json"  # of a stored index
 # Folders of sentence-transformers (empty) and of TensorBoard's logs.
 _NO_RESULTS = {"eval", "runs"}
+_PROCESS_FILE = ".process"  # machine and process of a run that may not have stored anything yet
 _BAR_DELAY = 1  # seconds of work before a bar appears
 _ARE_SHOWN = ContextVar("_ARE_SHOWN", default=True)
 
@@ -89,9 +91,13 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     """Write a folder atomically: yield a new folder, which replaces it if the block succeeds."""
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a folder.")
-    if folder.name in ("", "..") or os.path.ismount(folder):  # Path.is_mount is not for Windows
+    if folder.name in ("", ".."):
         raise ValueError(f"{folder} would be replaced as a whole: name a new folder in it.")
     folder = folder.resolve()  # a link stays one
+    if os.path.ismount(folder):  # Path.is_mount is not for Windows
+        raise ValueError(
+            f"{folder} is a mounted volume, and is written as a whole: name a new folder in it."
+        )
     partial = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(partial, ignore_errors=True)  # of a killed process
     partial.mkdir(parents=True)
@@ -196,7 +202,14 @@ def check_run_folder(
 def _is_bare(folder: Path) -> bool:
     """Whether a run ended before it stored anything, as after an error in its first steps."""
     stored = {file.name for file in folder.glob("[!.]*")}
-    return stored <= {RECIPE_FILE, RUN_FILE, LOG_FILE, *_NO_RESULTS}
+    if stored - {RECIPE_FILE, RUN_FILE, LOG_FILE, *_NO_RESULTS}:
+        return False
+    try:
+        machine, process = (folder / _PROCESS_FILE).read_text().split()
+    except (FileNotFoundError, ValueError):
+        return True
+    is_here = machine == platform.node() and int(process) != os.getpid()
+    return not (is_here and psutil.pid_exists(int(process)))
 
 
 def _find_changes(
@@ -222,8 +235,13 @@ def _find_changes(
     is_continued &= data is not None and not (folder / MODEL_FOLDER).is_dir()
     if is_continued and batch is None and processes not in (None, _count_processes()):
         changed.append(f"processes: {processes} then, {_count_processes()} now")
-    if batch is not None and record.get(BATCH) not in (None, batch):
-        changed.append(f"batch over all processes: {record[BATCH]} then, {batch} now")
+    stored_batch = record.get(BATCH)
+    if batch is not None and stored_batch not in (None, batch):
+        advice = ""
+        if stored_batch % batch == 0:
+            times = stored_batch // batch
+            advice = f"; {times} times per_device_train_batch_size or gradient_accumulation_steps"
+        changed.append(f"batch over all processes: {stored_batch} then, {batch} now{advice}")
     return changed
 
 
@@ -245,6 +263,7 @@ def start_run(
         file.write(yaml.safe_dump(_plain(settings), sort_keys=True).encode())
     record = {PROCESSES: _count_processes()} if batch is None else {BATCH: batch}
     write_json(folder / RUN_FILE, {**describe_machine(), DATA: data, **record})
+    (folder / _PROCESS_FILE).write_text(f"{platform.node()} {os.getpid()}")
 
 
 def _count_processes() -> int:

@@ -25,7 +25,7 @@ from modeling_condenser.collection.collection import (
     plain_text,
     titles_and_texts,
 )
-from modeling_condenser.collection.conversion import read_any_rows
+from modeling_condenser.collection.conversion import TABLE_ENDINGS, read_any_rows
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.rows import (
     file_states,
@@ -48,6 +48,7 @@ Row = Mapping[str, Any]
 Example = dict[str, Any]
 
 _JSON = "json"  # the column that holds a row of a file
+_LABEL_COLUMNS = {"query": "question", "positive": "passage"}  # those of `condenser collect`
 _TEACHER_SCORES = {"positive_teacher_scores", "negative_teacher_scores"}
 _BLANK, _NO_NEGATIVE = "rows with a blank text", "rows without a negative"
 
@@ -100,7 +101,10 @@ def load_training_data(
     n_negatives = _count_negatives(recipe, table, source)
     if recipe.train_size is not None:  # the subsets of one seed are nested
         if recipe.train_size > len(table):
-            raise ValueError(f"train_size is {recipe.train_size}, but {source} has {len(table)}.")
+            raise ValueError(
+                f"train_size is {recipe.train_size}, but {source} has {len(table)} training "
+                "examples."
+            )
         order = np.random.default_rng(recipe.subset_seed).permutation(len(table))
         table = table.select(np.sort(order[: recipe.train_size]))
     facts["rows_sha256"] = fingerprint_rows(table)
@@ -143,13 +147,15 @@ def _text_examples(
 
     def convert(row: Row, number: int) -> Example:
         row = json.loads(row[_JSON]) if row.keys() == {_JSON} else row
+        labels = {ours: row[name] for ours, name in _LABEL_COLUMNS.items() if name in row}
         try:
             renamed = {ours: row[name] for ours, name in columns.items()}
-            example = make({**row, **renamed}, recipe, contract)
+            example = make({**labels, **row, **renamed}, recipe, contract)
         except KeyError as error:
             raise ValueError(
-                f"{recipe.data} has no column {error}; its columns are {', '.join(row)}: set "
-                "columns to {query: question}, or to a list for a table without a header."
+                f"{recipe.data} has no column {error}; its columns are {', '.join(row)}. Map our "
+                "names to these, as columns: {query: question}, or list all columns of a .tsv or "
+                ".csv file without a header."
             ) from error
         except ValueError as error:
             raise ValueError(f"{recipe.data}, row {number + 1}: {error}") from error
@@ -172,16 +178,25 @@ def _text_examples(
 
 
 def open_rows(recipe: FinetuningRecipe, title_separator: str = " ") -> list[Dataset]:
-    """Open the rows of each of a recipe's files, or Hub data sets."""
+    """Open the rows of each of a recipe's files, or of its Hub data set."""
     names = [recipe.data] if isinstance(recipe.data, str) else recipe.data or []
     tables: list[Dataset] = []
     for name in names:
         files = [name] if Path(name).is_file() else sorted(glob(name))
+        if not files and (len(names) > 1 or plain_ending(Path(name)) in TABLE_ENDINGS):
+            raise FileNotFoundError(f"There is no file {name!r}.")
         tables += [_open_file(file, recipe, title_separator) for file in files]
-        if not files:
-            on_hub, revision = split_revision(name)
-            split = recipe.split or "train"
-            tables.append(load_hub_rows(on_hub, recipe.data_name, split=split, revision=revision))
+    if tables and (recipe.split or recipe.data_name):
+        raise ValueError(f"{recipe.data} is of files: leave out split and data_name.")
+    if not tables and isinstance(recipe.columns, list):
+        raise ValueError(
+            f"columns is a list, which is for files without a header, but {recipe.data} is a Hub "
+            "data set: map our names to its columns, as in {query: question}."
+        )
+    if not tables:
+        name, revision = split_revision(names[0])
+        split = recipe.split or "train"
+        tables = [load_hub_rows(name, recipe.data_name, split=split, revision=revision)]
     return tables
 
 
@@ -196,11 +211,12 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
         else:
             is_csv = plain_ending(path) == ".csv"
             rows = read_table(path, names, delimiter="," if is_csv else "\t", quoted=is_csv)
-        row: Row | None = None
+        is_empty = True
         for row in rows:
+            is_empty = False
             content = read_dpr(row, title_separator) if "positive_ctxs" in row else row
             yield {_JSON: json.dumps(content, default=str)}
-        if row is None:
+        if is_empty:
             raise ValueError(f"{file} has no rows.")
 
     identity = ["training rows", str(names), title_separator]
@@ -209,21 +225,26 @@ def _open_file(file: str, recipe: FinetuningRecipe, title_separator: str) -> Dat
 
 def make_example(row: Row, recipe: FinetuningRecipe, contract: EncodingContract) -> Example:
     """Make an example of a query with passages."""
-    query, positive, *negatives = (
-        _check_text(text)
-        for text in (row["query"], row["positive"], *_negatives_of(row, recipe.n_negatives))
-    )
+    query, positive = row["query"] or "", row["positive"] or ""
+    negatives = [] if recipe.n_negatives == 0 else _negatives_of(row)
+    for name, text in (
+        ("query", query),
+        ("positive", positive),
+        *(("negative", each) for each in negatives),
+    ):
+        if not isinstance(text, str | None):
+            raise ValueError(f"{name} is {text!r:.60}, expected text.")
     if not query.strip() or not positive.strip():
         return {"left_out": _BLANK}
     scores = row["scores"] if recipe.is_distilled else [None] * (1 + len(negatives))
-    if not isinstance(scores, list) or len(scores) != 1 + len(negatives):
-        raise ValueError(
-            f"scores are {scores!r:.60}, expected a list of {1 + len(negatives)} numbers."
-        )
+    if not isinstance(scores, list) or (recipe.is_distilled and None in scores):
+        raise ValueError(f"scores are {scores!r:.60}, expected a list of numbers.")
+    if len(scores) != 1 + len(negatives):
+        raise ValueError(f"{len(scores)} scores for {1 + len(negatives)} passages.")
     useless = {"", plain_text(query), plain_text(positive)}
     kept, kept_scores = [], scores[:1]
     for negative, score in zip(negatives, scores[1:], strict=True):
-        if plain_text(negative) not in useless:
+        if plain_text(negative or "") not in useless:
             kept.append(contract.passage("", negative))
             kept_scores.append(score)
     if not kept and (negatives or recipe.needs_negatives):
@@ -236,17 +257,12 @@ def make_example(row: Row, recipe: FinetuningRecipe, contract: EncodingContract)
     }
 
 
-def _check_text(text: Any) -> str:
-    if not isinstance(text, str | None):
-        raise ValueError(f"got {text!r:.60}, expected text.")
-    return text or ""
-
-
-def _negatives_of(row: Row, n_wanted: int | None) -> list[str]:
+def _negatives_of(row: Row) -> list[str]:
     """The list `negatives`, or `negative`, or `negative_1`, ...; empty if there are none."""
-    if n_wanted == 0:
-        return []
-    if negatives := row.get("negatives"):
+    negatives = row.get("negatives")
+    if negatives is not None:
+        if not isinstance(negatives, str | list):
+            raise ValueError(f"negatives are {negatives!r:.60}, expected a list of texts.")
         return [negatives] if isinstance(negatives, str) else negatives
     names = ["negative"]
     if "negative" not in row:
@@ -260,24 +276,25 @@ def read_dpr(entry: Row, separator: str) -> Row:
     As in DPR (Karpukhin et al. 2020, section 4.2), only the first positive is used, and other
     negatives only if there are no hard ones.
     """
-
-    def write(context: Row) -> str:
-        title = context.get("title")
-        return f"{title}{separator}{context['text']}" if title else context["text"]
-
     negatives = entry.get("hard_negative_ctxs") or entry.get("negative_ctxs") or []
-    return {
-        "query": entry["question"],
-        "positive": next(map(write, entry["positive_ctxs"]), ""),  # some have none
-        "negatives": list(map(write, negatives)),
-    }
+    contexts = [*entry["positive_ctxs"][:1], *negatives]
+    texts = []
+    for context in contexts:
+        title, text = context.get("title"), context["text"]
+        texts.append(f"{title}{separator}{text}" if title else text)
+    if not entry["positive_ctxs"]:
+        texts = [""]
+    return {"query": entry["question"], "positive": texts[0], "negatives": texts[1:]}
 
 
 def make_graded_pair(row: Row, recipe: FinetuningRecipe, contract: EncodingContract) -> Example:
     """Make an example of two sentences; both are encoded as passages, as in the evaluation."""
     texts = [row["sentence1"] or "", row["sentence2"] or ""]
     low, high = recipe.score_range or (0.0, 1.0)
-    score = float(row["score"])
+    try:
+        score = float(row["score"])
+    except TypeError as error:
+        raise ValueError(f"score is {row['score']!r:.60}, expected a number.") from error
     if not low <= score <= high:
         raise ValueError(f"score {score:g} is outside [{low:g}, {high:g}]: set score_range.")
     if not all(text.strip() for text in texts):

@@ -82,7 +82,9 @@ def finetune(**settings: Any) -> Path:
             raise ValueError(f"{name} is not supported: {advice}")
     dev = None
     strategy = settings.get("save_strategy", "steps")
-    if strategy != "no" and settings.get("load_best_model_at_end", True):
+    if "no" not in (strategy, settings.get("eval_strategy")) and settings.get(
+        "load_best_model_at_end", True
+    ):
         dev = load_dev_queries(settings)
     if dev is None and settings.get("load_best_model_at_end"):
         raise ValueError(

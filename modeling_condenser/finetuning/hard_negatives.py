@@ -18,8 +18,11 @@ def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
     query id, tab and passage ids separated by commas (train.negatives.tsv of RocketQA).
 
     Yields:
-        `query_id`, `negative_ids` (best first) and `positive_ids`, and what else a line has: a
+        `query_id` and `negative_ids` (best first), and what else a line has: `positive_ids`, and a
         cross-encoder's `positive_teacher_scores` and `negative_teacher_scores` (log-odds).
+
+    Raises:
+        ValueError: a line has other fields, or not one score for each passage.
     """
     if file.is_dir():
         file /= NEGATIVES_FILE
@@ -28,21 +31,29 @@ def read_hard_negatives(file: Path) -> Iterator[dict[str, Any]]:
     for number, record in enumerate(records, start=1):
         if is_table:
             record["negative_ids"] = [name for name in record["negative_ids"].split(",") if name]
-        if "query_id" not in record or not isinstance(record.get("negative_ids"), list):
-            raise ValueError(
-                f"{file}, line {number}, has {', '.join(record)}; expected query_id and "
-                "negative_ids, a list of ids of passages, as `condenser mine` writes them. "
-                "Lines that contain the texts are data, not negatives."
-            )
-        record["query_id"] = str(record["query_id"])
         for kind in ("positive", "negative"):
-            names = record[f"{kind}_ids"] = [str(name) for name in record.get(f"{kind}_ids") or ()]
-            n_scores = len(record.get(f"{kind}_teacher_scores", names))
-            if n_scores != len(names):
+            names, scores = record.get(f"{kind}_ids"), record.get(f"{kind}_teacher_scores")
+            is_missing = names is None and (kind == "negative" or scores is not None)
+            is_list = names is None or isinstance(names, list)
+            if is_missing or not is_list or "query_id" not in record:
                 raise ValueError(
-                    f"{file}, line {number}: {len(names)} {kind}_ids have {n_scores} "
+                    f"{file}, line {number}, has {', '.join(record)}; expected query_id and "
+                    "negative_ids, a list of ids of passages, as `condenser mine` writes them. "
+                    "Lines that contain the texts are data, not negatives."
+                )
+            if names is not None:
+                record[f"{kind}_ids"] = [str(name) for name in names]
+            if scores is not None and not isinstance(scores, list):
+                raise ValueError(
+                    f"{file}, line {number}: {kind}_teacher_scores is {scores!r:.80}, expected a "
+                    "list of numbers."
+                )
+            if scores is not None and len(scores) != len(names):
+                raise ValueError(
+                    f"{file}, line {number}: {len(names)} {kind}_ids have {len(scores)} "
                     f"{kind}_teacher_scores."
                 )
+        record["query_id"] = str(record["query_id"])
         yield record
 
 

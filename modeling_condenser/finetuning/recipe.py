@@ -1,5 +1,6 @@
 """The fields of the recipes of fine-tuning and mining."""
 
+import json
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -17,13 +18,6 @@ _SIMILARITIES: dict[FinetuningObjective, tuple[Similarity, ...]] = {
     "kl": ("dot", "cosine"),
 }
 RANKING_OBJECTIVES = ("contrastive", "margin_mse", "kl")
-_OF_OBJECTIVES = {  # fields without effect on others
-    "mini_batch_size": ("contrastive",),
-    "gather_across_devices": ("contrastive",),
-    "temperature": RANKING_OBJECTIVES,
-    "margin": ("triplet",),
-    "score_range": ("mse_cosine",),
-}
 
 
 @dataclass(frozen=True)
@@ -117,13 +111,16 @@ class FinetuningRecipe:
                 f"which holds the texts; collection is {self.collection}, data is {self.data}."
             )
         if self.data is not None and self.negatives is not None:
-            raise ValueError("negatives are of a collection's queries, but data is set.")
+            raise ValueError(
+                "negatives are of a collection's queries, but data is set: set collection, or add "
+                "a column negatives to the rows of data."
+            )
         if self.data is None and self.objective == "mse_cosine":
             raise ValueError("objective mse_cosine trains on graded pairs: set data.")
         if self.data is None and self.negatives is None and self.needs_negatives:
             raise ValueError(
                 f"objective {self.objective} with n_negatives {self.n_negatives} needs negatives: "
-                "a file that `condenser mine` wrote."
+                "set negatives to a file that `condenser mine` wrote, or set data."
             )
         if self.loss_similarity not in self.similarities:
             raise ValueError(
@@ -135,10 +132,25 @@ class FinetuningRecipe:
                 "matryoshka_dims is for similarity: cosine, because sentence-transformers compares"
                 f" truncated vectors at length 1; got {self.similarity}."
             )
-        for name, objectives in _OF_OBJECTIVES.items():
-            is_stated = getattr(self, name) != getattr(FinetuningRecipe, name)  # the default
-            if is_stated and self.objective not in objectives:
-                raise ValueError(f"{name} has no effect on the objective {self.objective}.")
+        if self.objective == "triplet" and self.n_negatives not in (None, 1):
+            raise ValueError("A triplet has one negative: remove n_negatives.")
+        has_effect = {
+            **dict.fromkeys(("data_name", "columns"), self.data is not None),
+            **dict.fromkeys(
+                ("mini_batch_size", "gather_across_devices"), self.objective == "contrastive"
+            ),
+            "temperature": self.objective in RANKING_OBJECTIVES,
+            "n_negatives": self.objective != "mse_cosine",
+            "margin": self.objective == "triplet",
+            "score_range": self.objective == "mse_cosine",
+        }
+        for field in fields(self):
+            if not has_effect.get(field.name, True) and getattr(self, field.name) != field.default:
+                source = "a collection" if self.data is None else "data"
+                raise ValueError(
+                    f"{field.name} has no effect on the objective {self.objective} with {source}: "
+                    f"leave it out, or set it to {json.dumps(field.default)}."
+                )
 
     @property
     def needs_negatives(self) -> bool:
@@ -152,6 +164,7 @@ class FinetuningRecipe:
 
     @property
     def similarities(self) -> tuple[Similarity, ...]:
+        """The similarities of the objective; the first is the default."""
         return _SIMILARITIES[self.objective]
 
     @property
@@ -161,6 +174,7 @@ class FinetuningRecipe:
 
     @property
     def loss_temperature(self) -> float:
+        """The temperature of contrastive, margin_mse and kl."""
         if self.temperature is not None:
             return self.temperature
         return 0.05 if self.loss_similarity == "cosine" else 1.0

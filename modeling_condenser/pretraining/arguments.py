@@ -1,5 +1,6 @@
 """The settings of pre-training: for the trainer in Python, and as a recipe for the command."""
 
+import logging
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -9,6 +10,8 @@ from transformers import TrainingArguments
 from modeling_condenser.files.settings import check_least, check_value
 
 from .objectives import OBJECTIVES, check_objective
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -88,6 +91,12 @@ class CondenserTrainingArguments(TrainingArguments):
         for name in ("removal_probability", "short_block_probability"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} is {value}, expected 0 to 1.")
+        if self.tokens_per_batch is not None and self.per_device_train_batch_size != 8:
+            logger.warning(
+                "per_device_train_batch_size (%d) has no effect: tokens_per_batch (%d) takes its "
+                "place.",
+                *(self.per_device_train_batch_size, self.tokens_per_batch),
+            )
 
     @property
     def order_seed(self) -> int:
@@ -99,6 +108,10 @@ def with_objective(arguments: TrainingArguments) -> CondenserTrainingArguments:
     """Plain `TrainingArguments` with the defaults of `CondenserTrainingArguments`."""
     if isinstance(arguments, CondenserTrainingArguments):
         return arguments
+    if type(arguments) is not TrainingArguments:
+        raise ValueError(
+            f"args is a {type(arguments).__name__}: derive it from CondenserTrainingArguments."
+        )
     values = {f.name: getattr(arguments, f.name) for f in fields(arguments) if f.init}
     stated = {name: value for name, value in values.items() if value is not None}
     return CondenserTrainingArguments(**stated)

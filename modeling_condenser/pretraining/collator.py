@@ -120,6 +120,8 @@ class CondenserDataCollator:
 
     def _strip(self, example: Mapping[str, Any]) -> np.ndarray:
         """The token ids of an example, without padding and the special tokens around its text."""
+        if "input_ids" not in example:
+            raise ValueError("An example has no input_ids: tokenize its text.")
         # A block that was made of text has a `mask_key`; its text may name the padding token.
         padding = None if "mask_key" in example else self.pad_token_id
         frame, mask = (self._prefix, self._suffix), example.get("attention_mask")

@@ -56,6 +56,11 @@ def pretrain(
             "readiness needs callbacks: pass callbacks=readiness_callbacks(settings), too, of "
             "modeling_condenser.analysis.callback."
         )
+    if settings.get("eval_strategy", "no") != "no" or settings.get("load_best_model_at_end"):
+        raise ValueError(
+            "A recipe has no text to evaluate on: set readiness, or train in Python with an "
+            "eval_dataset; leave eval_strategy and load_best_model_at_end out."
+        )
     if isinstance(file := settings.get("encoder_config"), str | Path):
         settings["encoder_config"] = read_config_file(file)  # for the run's record
 

@@ -1,7 +1,7 @@
 """The Hugging Face Trainer with a Condenser's data, losses, log and repository."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -116,6 +116,8 @@ class CondenserTrainer(ResumableTrainer):
         args = with_objective(args)
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         _check(self, model, args, kwargs)
+        if isinstance(eval_dataset, Mapping):
+            _check_metric(args, eval_dataset)
         self.record: dict[str, Any] = {"objective": args.objective}
         self.batches: TokenBudgetBatches | None = None
         rows = None
@@ -368,6 +370,16 @@ class CondenserTrainer(ResumableTrainer):
         settings["encoder"] = start or provenance.IN_MEMORY
         settings = {name: value for name, value in settings.items() if value is not None}
         return {**settings, **super().script_settings()}
+
+
+def _check_metric(args: CondenserTrainingArguments, names: Iterable[str]) -> None:
+    """Raise a ValueError unless the metric that chooses checkpoints is of one of several data."""
+    metric = args.metric_for_best_model
+    if metric and not metric.removeprefix("eval_").startswith(tuple(f"{name}_" for name in names)):
+        raise ValueError(
+            f"metric_for_best_model is {metric}, but eval_dataset has several: name one of "
+            f"{', '.join(f'eval_{name}_loss' for name in names)}."
+        )
 
 
 def _check(

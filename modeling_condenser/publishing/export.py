@@ -13,13 +13,16 @@ from typing import Any, Literal
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_files import write_encoder
+from modeling_condenser.encoder_parts import n_positions
 from modeling_condenser.files.models import (
     INT8_FILE,
+    LENGTHS,
     EncodingContract,
     drop_code_names,
     find_model_folder,
     is_checkpoint,
     quiet_loading,
+    read_contract,
     refuse_links,
     states_encoding,
 )
@@ -33,6 +36,7 @@ from .provenance import (
     PROVENANCE_FILE,
     RESULTS_FILE,
     Stage,
+    add_results_of,
     read_start,
     write_provenance,
 )
@@ -105,6 +109,8 @@ def export(**settings: Any) -> Path:
             drop_code_names(partial)
         if (out / CARD_FILE).is_file():  # a person's own text in it is kept
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
+        if have_equal_weights(out, partial) and read_contract(out) == read_contract(partial):
+            add_results_of(out, partial)
         if recipe.onnx:
             add_int8(partial)
         if stages and states_encoding(partial):  # no copy of a model of others
@@ -131,17 +137,20 @@ def have_equal_weights(one: Path, other: Path) -> bool:
 def _check_replaceable(out: Path, source: Path, stages: Sequence[Stage]) -> None:
     """Raise a ValueError unless a folder is new, empty, or an export of the same run alone."""
     names = {file.name for file in out.glob("*")}
+    if not names:
+        return
     then, now = (
         [(stage.name, stage.recipe, stage.run.get(DATA)) for stage in made]
         for made in (read_start(out), stages)
     )
     # An export has the files of its checkpoint, and these.
-    others = names - {file.name for file in source.iterdir()} - _ADDED
+    replaced = {file.name for file in source.iterdir()} | _ADDED
     is_same_run = now and then == now  # nothing is recorded of a model of others
-    if names and (others or not is_same_run):
+    if not is_same_run or names - replaced:
         raise ValueError(
             f"{out} is not empty and not only an earlier export of this run: name another folder. "
-            f"It holds {', '.join(sorted(others)) or 'a model'}."
+            f"It holds {', '.join(sorted(names - replaced)) or 'a model'}"
+            f"{'' if now else ', and nothing is recorded of how this one was trained'}."
         )
 
 
@@ -151,6 +160,12 @@ def _write_backbone(
     loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
     model, info = loaded
     refuse_incomplete(source, info["missing_keys"], set())
+    longest = n_positions(model.encoder)
+    for name in LENGTHS:
+        if contract and longest and contract.get(name, 0) > longest:
+            raise ValueError(
+                f"{name} is {contract[name]}, but the encoder has positions for {longest} tokens."
+            )
     model.save_encoder(folder, contract=contract)
     add_records(folder, stages)
 

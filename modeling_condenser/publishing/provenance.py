@@ -10,7 +10,7 @@ the folder alone. Settings are published without secrets and local paths.
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
@@ -225,9 +225,20 @@ def add_result(folder: Path, result: EvaluationResult) -> None:
     versions = describe_machine()["versions"]
     result = replace(result, date=datetime.now(UTC).date().isoformat(), versions=versions)
     results[result.key] = result
+    _write_results(folder, results.values())
+
+
+def add_results_of(earlier: Path, folder: Path) -> None:
+    """Add to a repository the results of another one whose keys it has not."""
+    results = {each.key: each for each in (*read_results(earlier), *read_results(folder))}
+    if results:
+        _write_results(folder, results.values())
+
+
+def _write_results(folder: Path, results: Iterable[EvaluationResult]) -> None:
     contents = [
         {name: value for name, value in asdict(each).items() if value or name == "source"}
-        for each in results.values()
+        for each in results
     ]
     with atomic_file(folder / RESULTS_FILE) as file:  # unsorted: the main measure is first
         file.write(f"{json.dumps(contents, indent=2)}\n".encode())

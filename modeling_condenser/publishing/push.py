@@ -135,10 +135,10 @@ def push(*, token: str | None = None, **settings: Any) -> PushReport:
             f"{source} has a model card of others, and {source.name} was not trained by this "
             "package: `hf upload` publishes it as it is."
         )
-    refuse_links(source)
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, recipe.name.rpartition("/")[2])
         shutil.copytree(source.resolve(), staging, ignore=_find_unneeded, copy_function=_link)
+        refuse_links(staging, inside=source)
         if is_checkpoint(staging):
             _renew_code(staging)
         else:
@@ -340,4 +340,5 @@ def find_opening_error(folder: Path) -> str | None:
         )
     if process.returncode == 0:
         return None
-    return process.stdout or process.stderr[-2000:] or f"exit status {process.returncode}"
+    ended = f"the process that opened it ended with the exit status {process.returncode}"
+    return process.stdout or process.stderr[-2000:] or f"{ended} (-9: killed, perhaps for memory)"

@@ -82,6 +82,11 @@ class ResumableTrainer(Trainer):
         # So that a resumed run stops early where an uninterrupted one does.
         self.args.restore_callback_states_from_checkpoint = True
         self.add_callback(_Resume(self))
+        if self.args.dataloader_persistent_workers:
+            logger.warning(
+                "dataloader_persistent_workers is true: a training that is resumed has other "
+                "dropout from its next epoch on."
+            )
         if self.args.push_to_hub and self.args.hub_strategy != HubStrategy.END:
             logger.warning("Checkpoints are not pushed: `push_to_hub()` pushes the finished model.")
 
@@ -147,6 +152,11 @@ class ResumableTrainer(Trainer):
                 was nothing to train on.
             FileNotFoundError: there is no complete checkpoint, but True was given.
         """
+        if resume_from_checkpoint is False and self.state.global_step:
+            raise ValueError(
+                "This trainer has trained its model already: to start again, make both anew, with "
+                "another output_dir."
+            )
         self.check_processes()
         with self.args.main_process_first(desc="finding the checkpoint"):
             checkpoint = self._find_checkpoint(resume_from_checkpoint)
@@ -208,6 +218,7 @@ class ResumableTrainer(Trainer):
         named = Path(resume) if isinstance(resume, str | Path) else None
         begins_there = named is not None and named.resolve().parent != folder.resolve()
         if begins_there and own:
+            logger.warning("%s has begun already, so %s is not opened again.", folder, named)
             named = None
         if named is not None and not is_complete(named):
             raise FileNotFoundError(

@@ -1,5 +1,7 @@
 """Run folders: claimed for one recipe, filled completely or not at all; their checkpoints."""
 
+import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,12 @@ def test_a_run_that_stored_nothing_may_begin_anew_with_other_settings(tmp_path):
         (tmp_path / "eval").mkdir(exist_ok=True)  # of sentence-transformers' first evaluation
         (tmp_path / "runs").mkdir(exist_ok=True)  # of TensorBoard
         (tmp_path / "log.json").write_text("[]")
+    with subprocess.Popen(["sleep", "60"]) as other:  # a process that has not ended
+        (tmp_path / ".process").write_text(f"{platform.node()} {other.pid}")
+        with pytest.raises(ValueError, match="another run .seed"):
+            check_run_folder(tmp_path, {**SETTINGS, "seed": 4})
+        check_run_folder(tmp_path, SETTINGS)
+        other.kill()
 
 
 def test_a_folder_is_replaced_when_it_is_complete(tmp_path):

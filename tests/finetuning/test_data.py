@@ -57,6 +57,7 @@ def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_tex
         ("a.csv", b"query,positive\na,b, c\nd,e\n", "row 2 has 3 fields, expected 2"),
         ("a.jsonl", b'{"query": "a"}\n{"que', r"a.jsonl:2: .* is not JSON"),
         ("a.csv", b"query,positive\n", "a.csv has no rows"),
+        ("a.jsonl", b"", "a.jsonl has no rows"),
         ("a.txt", b"a", "has no column 'query'"),
         ("none.csv", None, "There is no file"),
     ],
@@ -67,6 +68,13 @@ def test_a_file_that_cannot_be_read_is_named(name, content, message, tmp_path):
     recipe = FinetuningRecipe("e", data=str(tmp_path / name))
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         load_training_data(recipe, CONTRACT, seed=0)
+
+
+def test_a_table_may_have_semicolons_and_another_encoding(tmp_path):
+    rows = [{"query": "wo, und für wen?", "positive": f"Die Größe der Käse {i}"} for i in range(9)]
+    lines = ["query;positive", *(";".join(row.values()) for row in rows)]
+    (tmp_path / "a.csv").write_bytes("\n".join(lines).encode("cp1252"))
+    assert read(tmp_path / "a.csv") == rows
 
 
 def test_files_lists_and_patterns_are_read_in_order(tmp_path, write_jsonl):
@@ -86,6 +94,17 @@ def test_one_hub_data_set_is_read_by_configuration_split_and_revision(monkeypatc
     monkeypatch.setattr(rows_module, "load_dataset", load_dataset)
     assert read("owner/name@abc", data_name="triplet", split="dev") == TEXT_ROWS
     assert asked == [(("owner/name", "triplet"), {"split": "dev", "revision": "abc"})]
+    with pytest.raises(FileNotFoundError, match="There is no file 'owner/name'"):
+        read(["owner/name", "owner/other"])
+    with pytest.raises(ValueError, match="columns is a list, which is for files"):
+        read("owner/name", columns=["query", "positive"])
+
+
+def test_settings_of_a_hub_data_set_are_refused_for_files(write_jsonl):
+    file = write_jsonl(TEXT_ROWS)
+    for setting in ({"split": "dev"}, {"data_name": "triplet"}):
+        with pytest.raises(ValueError, match="is of files: leave out split and data_name"):
+            read(file, **setting)
 
 
 def make(row: dict[str, Any], **settings: Any) -> Any:
@@ -120,6 +139,8 @@ def test_graded_scores_become_0_to_1():
     assert [example["label"] for example in examples] == [0.0, 0.25, 1.0]
     # Both are encoded as passages, as in the evaluation of graded pairs.
     assert examples[0] == {"sentence1": "p: a", "sentence2": "p: b", "label": 0.0}
+    with pytest.raises(ValueError, match="score is None, expected a number"):
+        make_graded_pair({**rows[0], "score": None}, recipe, CONTRACT)
     with pytest.raises(ValueError, match=r"score 9 is outside \[1, 5\]"):
         make_graded_pair({**rows[0], "score": 9}, recipe, CONTRACT)
 
@@ -153,13 +174,17 @@ def test_rows_that_cannot_teach_are_left_out_with_the_reason():
     assert reasons == ["rows with a blank text"] * 2 + ["rows without a negative"]
     assert make({"query": "q", "positive": "c"}, objective="triplet") == make(alone)
     for wrong in ({"query": 42}, {"positive": ["a", "b"]}, {"negatives": [{"text": "a"}]}):
-        with pytest.raises(ValueError, match="got .*, expected text"):
+        with pytest.raises(ValueError, match="is .*, expected text"):
             make({"query": "q", "positive": "c", **wrong})
-    for scores in (None, [1.0]):
-        with pytest.raises(ValueError, match="scores are .*, expected a list of 2 numbers"):
+    for scores in (None, 3.2, [1.0, None]):
+        with pytest.raises(ValueError, match="scores are .*, expected a list of numbers"):
             make({"query": "q", "positive": "c", "negatives": ["a"], "scores": scores}, **KL)
+    with pytest.raises(ValueError, match="negatives are 5, expected a list of texts"):
+        make({"query": "q", "positive": "c", "negatives": 5})
     with pytest.raises(ValueError, match="negatives are of a collection's queries"):
         make({}, negatives="a.jsonl")
+    with pytest.raises(ValueError, match="1 scores for 2 passages"):
+        make({"query": "q", "positive": "p", "negative": "n", "scores": [1]}, **KL)
 
 
 def load(seed: int = 0, **settings: Any) -> TrainingData:
@@ -258,6 +283,7 @@ def test_scores_of_a_mined_line_come_with_its_positives(marco, write_jsonl):
         ([{"query_id": "4", "negative_ids": ["p99"]}], "no passage 'p99'"),
         ([{"query_id": "4", "negative_ids": "20"}], "line 1, has query_id, negative_ids; expected"),
         ([{"query": "a", "negatives": ["b"]}], "has query, negatives; .* texts are data, not"),
+        ([{**line, "negative_teacher_scores": 0.5}], "teacher_scores is 0.5, expected a list"),
         ([{**line, "negative_teacher_scores": [1]}], "3 negative_ids have 1 negative_teacher_sco"),
         ([{**line, "negative_teacher_scores": [1, 2, 3]}], "scores, but the file has none"),
     ):
@@ -273,6 +299,11 @@ def test_columns_are_named_and_a_changed_file_is_read_anew(write_text):
     assert len(load(data=str(file), **settings).examples) == 5
     write_text("other\tp\n", "pairs.tsv")
     assert load(data=str(file), **settings).examples[0]["query"] == "q: other"
+    # The labels of `condenser collect` need no names.
+    file = write_text("question,passage,file\nwhy,because,\nwhere,,a.md\n", "labels.csv")
+    data = load(data=str(file))
+    assert data.examples[:] == {"query": ["q: why"], "positive": ["p: because"]}
+    assert data.facts["left_out"] == {"rows with a blank text": 1}
     file = write_text("who,text\nq,p\n", "named.csv")
     assert load(data=str(file), columns={"query": "who", "positive": "text"}).facts["n_examples"]
     with pytest.raises(ValueError, match="has no column 'query'; its columns are who, text"):

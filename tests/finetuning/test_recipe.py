@@ -35,7 +35,13 @@ def test_a_loss_by_the_cosine_has_the_temperature_of_pretraining():
         ({"collection": "c", **PAIRS}, "needs either a collection, .* or data"),
         ({"collection": "c", "objective": "kl"}, "kl .* needs negatives: .* `condenser mine`"),
         ({**PAIRS, "similarity": "euclidean"}, "'euclidean' is not supported .* dot, cosine"),
+        ({"collection": "c", "data_name": "a"}, "data_name has no effect .* with a collection"),
         ({**PAIRS, "margin": 2.0}, "margin has no effect on the objective contrastive"),
+        ({**SCORED, "mini_batch_size": 8}, "mini_batch_size has no effect on the objective"),
+        (
+            {"data": "g.jsonl", "objective": "mse_cosine", "n_negatives": 3},
+            "n_negatives has no effect on the objective mse_cosine",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings, message):

@@ -193,6 +193,7 @@ def test_a_checkpoint_that_never_had_a_head_gets_a_new_one(bert_folder, tmp_path
             "set per_device_train_batch_size, and tokens_per",
         ),
         ({"auto_find_batch_size": True}, "takes no auto_find_batch_size"),
+        ({"eval_strategy": "steps"}, "has no text to evaluate on"),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),
         ({"objective": "ict", "mlm_probability": 0.3}, "mlm_probability is only for objective"),
         ({"encoder": "startr"}, "There is no folder 'startr', and it cannot be fetched"),
@@ -262,9 +263,21 @@ def test_an_interrupted_run_resumes_bit_equal_past_a_torn_checkpoint(
     assert_same(*(load_file(run / "model" / "model.safetensors") for run in (first, second)), 0)
 
 
-def test_a_recipe_trains_on_a_stream_of_files(settings, texts, tmp_path):
-    Dataset.from_dict({"body": texts[:40]}).to_json(tmp_path / "c.jsonl")
-    corpus = {"path": str(tmp_path / "c.jsonl"), "text_column": "body", "streaming": True}
+@pytest.mark.parametrize("name", ["c.jsonl", "c.csv", "c.parquet", "c.txt"])
+def test_a_recipe_trains_on_a_stream_of_files(name, settings, texts, tmp_path):
+    rows = Dataset.from_dict({"body": [" ".join(text.split()) for text in texts[:40]]})
+    file = str(tmp_path / name)
+    match Path(name).suffix:
+        case ".jsonl":
+            rows.to_json(file)
+        case ".csv":
+            rows.to_csv(file)
+        case ".parquet":
+            rows.to_parquet(file)
+        case _:
+            Path(file).write_text("\n".join(rows["body"]))
+    column = "text" if name == "c.txt" else "body"
+    corpus = {"path": file, "text_column": column, "streaming": True}
     pretrain(**{**settings, "corpus": corpus, "max_steps": 2})
     assert len(read_log(tmp_path / "run")) == 2
     with pytest.raises(ValueError, match="cannot be prepared"):

@@ -245,13 +245,18 @@ def test_a_stream_with_another_tokenizer_is_another_run(texts, tmp_path):
     assert hashes[0] == hashes[2] != hashes[1]
 
 
-def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, monkeypatch):
+def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, monkeypatch, caplog):
     model = CondenserForPreTraining.from_encoder(bert_folder)
     plain = CondenserForMaskedLM.from_encoder(bert_folder)
     raw = AutoModelForMaskedLM.from_pretrained(bert_folder)
     new = CondenserForPreTraining(CondenserConfig(encoder_config=BACKBONES["BERT"].config()))
     adapted = copy.copy(model)
     adapted._hf_peft_config_loaded = True  # as by add_adapter
+    refused = {
+        **{"label_smoothing_factor": 0.1, "neftune_noise_alpha": 5.0, "bf16_full_eval": True},
+        **{"fp16_full_eval": True, "enable_jit_checkpoint": True, "auto_find_batch_size": True},
+        **{"ignore_data_skip": True, "train_sampling_strategy": "sequential"},
+    }
     for message, options, settings in (
         ("a CondenserForPreTraining, but .*MaskedLM", {"model": plain}, {}),
         ("'ict' needs a ContrastiveTrainer .* a CondenserTrainer", {}, {"objective": "ict"}),
@@ -261,9 +266,16 @@ def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, mon
         ("takes no data_collator", {"data_collator": list}, {}),
         ("has adapters of PEFT", {"model": adapted}, {}),
         ("a CondenserForMaskedLM, but .* a BertForMaskedLM", {"model": raw}, {"objective": "mlm"}),
-        ("takes no bf16_full_eval", {}, {"bf16_full_eval": True}),
-        ("takes no label_smoothing_factor", {}, {"label_smoothing_factor": 0.1}),
-        ("takes no train_sampling_strategy", {}, {"train_sampling_strategy": "sequential"}),
+        (
+            "metric_for_best_model is eval_head_loss, .* one of eval_a_loss, eval_b_loss",
+            {"eval_dataset": {"a": ["The river."], "b": ["The river."]}},
+            {"metric_for_best_model": "eval_head_loss"},
+        ),
+        *(
+            (f"takes no {name}: ", {name: len}, {})
+            for name in ("compute_metrics", "compute_loss_func")
+        ),
+        *((f"takes no {name}: ", {}, {name: value}) for name, value in refused.items()),
     ):
         options = {"model": model, "train_dataset": ["The river left."], **options}
         with pytest.raises(ValueError, match=message):
@@ -282,6 +294,12 @@ def test_what_the_trainer_does_not_support_is_refused(tmp_path, bert_folder, mon
     monkeypatch.setattr(CondenserTrainer, "create_accelerator_and_postprocess", shard)
     with pytest.raises(ValueError, match="FSDP and DeepSpeed are not supported"):
         CondenserTrainer(model, arguments(tmp_path / "run"), train_dataset=["The river."])
+    monkeypatch.undo()
+    arguments(tmp_path, tokens_per_batch=512, per_device_train_batch_size=4)
+    assert "per_device_train_batch_size (4) has no effect" in caplog.text
+    derived = type("Mine", (TrainingArguments,), {})(str(tmp_path / "run"))
+    with pytest.raises(ValueError, match="is a Mine: derive it from CondenserTrainingArguments"):
+        CondenserTrainer(model, derived, train_dataset=["The river."])
     changed = Dataset.from_dict({"text": ["a"]}).with_transform(lambda rows: rows)
     with pytest.raises(ValueError, match="train_dataset has a transform, which is not applied"):
         CondenserTrainer(model, arguments(tmp_path / "run"), train_dataset=changed)

@@ -23,7 +23,10 @@ from modeling_condenser.files.run_folder import DATA
 from modeling_condenser.publishing.card import PLACEHOLDER, write_card
 from modeling_condenser.publishing.export import export
 from modeling_condenser.publishing.provenance import (
+    EvaluationResult,
+    add_result,
     read_provenance,
+    read_results,
     write_provenance,
 )
 from modeling_condenser.publishing.push import push
@@ -93,7 +96,11 @@ def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(
     bert_run, tmp_path, monkeypatch
 ):
     out = tmp_path / "out"
-    card = export(checkpoint=bert_run, out=out) / "README.md"
+    for similarity, is_kept in (("cosine", False), ("dot", False), ("dot", True)):
+        export(checkpoint=bert_run, out=out, contract={"similarity": similarity})
+        assert bool(read_results(out)) == is_kept
+        add_result(out, EvaluationResult("set", "test", 100, 5, {"MRR@10": 0.5}))
+    card = out / "README.md"
     card.write_text(f"{card.read_text()}\nMy own words.\n")
     export(checkpoint=bert_run, out=out)
     assert "My own words." in card.read_text()
@@ -107,14 +114,21 @@ def test_only_an_earlier_export_is_replaced_and_the_text_on_its_card_kept(
         export(checkpoint=bert_run, out=out)
     assert (out / "NOTICE").read_text() == "mine"
     [stage] = read_provenance(out)
-    (out / "NOTICE").unlink()
     for stages in ([replace(stage, run={**stage.run, DATA: "other"})], [stage, stage]):
         write_provenance(out, stages)  # of another run, and of a later stage
         with pytest.raises(ValueError, match="is not empty and not only an earlier export"):
             export(checkpoint=bert_run, out=out)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    for folder in (out, mine):  # a retriever, and files of the user
+        before = contents(folder)
+        with pytest.raises(ValueError, match="is not empty and not only an earlier export"):
+            export(checkpoint=bert_run, out=folder)
+        assert contents(folder) == before
     with pytest.raises(ValueError, match="is not a pre-training checkpoint, so there is nothing"):
         export(checkpoint=out, out=tmp_path / "again")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
 
 
 def test_code_that_a_start_names_is_named_by_no_file_that_is_written(
@@ -153,14 +167,40 @@ def test_an_int8_copy_of_a_plain_encoder_keeps_its_card(tmp_path, monkeypatch):
     assert contents(out) == contents(find_model_folder("starter"))
 
 
+def test_a_record_of_another_tool_is_left_out(bert_run, tmp_path, caplog):
+    run = Path(shutil.copytree(bert_run, tmp_path / "run"))
+    (run / "model" / "provenance.json").write_text('{"source": "of another tool"}')
+    assert read_provenance(export(checkpoint=str(run), out=str(tmp_path / "encoder"))) == []
+    assert caplog.text.count("are not recorded") == 1
+
+
+def test_a_wrong_field_of_the_contract_is_refused(bert_run, tmp_path):
+    for contract, message in (
+        ({"poolng": "mean"}, "There is no field 'poolng'. Did you mean 'pooling'"),
+        ({"query_max_length": "long"}, "query_max_length is 'long', of type str; expected int"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export(checkpoint=bert_run, out=tmp_path / "out", contract=contract)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_contract_that_cannot_be_kept_is_refused(bert_run, exported, tmp_path):
     for checkpoint, contract, message in (
-        (bert_run, {"poolng": "mean"}, "There is no field 'poolng'. Did you mean 'pooling'"),
+        (bert_run, {"passage_max_length": 65}, "passage_max_length is 65, .* for 64 tokens"),
         (exported, {"pooling": "mean"}, "contract is for pre-training checkpoints"),
     ):
         with pytest.raises(ValueError, match=message):
             export(checkpoint=checkpoint, out=tmp_path / "out", contract=contract, onnx="int8")
     assert not any(tmp_path.iterdir())
+
+
+def test_the_text_on_the_card_of_an_int8_copy_is_kept(exported, tmp_path, monkeypatch):
+    monkeypatch.setattr("modeling_condenser.publishing.export.add_int8", lambda _: None)
+    settings = {"checkpoint": exported, "out": tmp_path / "out", "onnx": "int8"}
+    card = export(**settings) / "README.md"
+    card.write_text(f"{card.read_text()}\nMy own words.\n")
+    export(**settings)
+    assert card.read_text().endswith("\nMy own words.\n")
 
 
 def test_a_checkpoint_without_all_weights_is_refused(bert_run, tmp_path):

@@ -203,6 +203,8 @@ def test_modules_and_links_that_lead_out_of_a_folder_are_refused(exported, tmp_p
     with pytest.raises(ValueError, match="fake.safetensors is a link to .*id_ed25519"):
         refuse_links(folder)
     (folder / "fake.safetensors").unlink()
+    (folder / "optimizer.pt").symlink_to(private)  # which no push sends
+    push(folder=folder, name="owner/linked", license="mit", dry_run=True)
     (folder / "notes.txt").symlink_to(private)
     with pytest.raises(ValueError, match="notes.txt is a link to .*id_ed25519, whose content"):
         push(folder=folder, name="owner/linked", license="mit", dry_run=True)

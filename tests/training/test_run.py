@@ -68,6 +68,12 @@ def test_several_processes_ask_for_the_time_every_five_steps(monkeypatch):
         assert asked == expected and control.should_save
 
 
+def test_stated_intervals_are_kept(train, tmp_path):
+    train(max_steps=4, logging_steps=2, save_steps=3)
+    assert [entry["step"] for entry in read_log(tmp_path / "run")] == [2, 4]
+    assert steps_of(tmp_path / "run") == [3, 4]
+
+
 def test_a_resumed_run_takes_other_intervals(train, tmp_path):
     with interrupted_at(9):
         train(max_steps=16)
