@@ -118,7 +118,7 @@ class Trial:
         comparison = compare(figures[best]["hybrid"], before)
         candidates = choose_candidates(queries, self.embeddings)
         change = learn_map(queries, candidates, ridge=RIDGES[best], with_bm25=True)
-        verdict = Verdict(comparison, f"{len(own.names)} judged queries")
+        verdict = Verdict(comparison, MEASURE, f"{len(own.names)} judged queries")
         tested = compare(self.evaluator.measure(change)["hybrid"], self.before["hybrid"])
         logging.warning(
             "%d labels, ridge %g: %s; test %+.3f, p = %.2g",

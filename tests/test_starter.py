@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM
 
 from modeling_condenser.files.models import resolve_encoder_name
+from modeling_condenser.publishing.provenance import read_provenance
 from modeling_condenser.publishing.push import find_refusals
 from modeling_condenser.retrieval.systems import parse_system
 from tests.publishing.making import plain_vectors
@@ -38,6 +39,8 @@ def test_the_stored_card_names_no_machine_and_its_code_and_name_work_everywhere(
     assert find_refusals(FOLDER) == []
     card = (FOLDER / "README.md").read_text()
     assert "license: cc-by-sa-3.0" in card
+    tokens = sum(stage.run["tokens_seen"] for stage in read_provenance(FOLDER))
+    assert f"saw {tokens / 1e6:,.1f} million tokens" in card
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for block in card.split("```python\n")[1:]:

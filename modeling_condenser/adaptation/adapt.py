@@ -10,6 +10,7 @@
 import logging
 import shutil
 import time
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import compress
@@ -32,7 +33,7 @@ from modeling_condenser.collection.load import load_collection, load_dev, name_c
 from modeling_condenser.encoding.embeddings import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare
-from modeling_condenser.evaluation.verdict import Verdict, read_verdict
+from modeling_condenser.evaluation.verdict import MEASURE, Verdict, read_verdict
 from modeling_condenser.files.models import (
     LENGTHS,
     MAP_FOLDER,
@@ -69,12 +70,12 @@ from modeling_condenser.publishing.provenance import (
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.runs import DEFAULT, FEWEST_QUERIES
 from modeling_condenser.retrieval.systems import (
-    CACHE,
     EMBEDDINGS_FOLDER,
     HYBRID,
     System,
-    as_folder,
-    vectors_folder,
+    find_vectors,
+    link,
+    link_vectors,
 )
 
 from .cross_validation import (
@@ -103,34 +104,42 @@ MOST_QUERIES = 2_000  # that are learned from
 class Adaptation:
     """What `adapt` did.
 
-    The verdicts are "hybrid" and "alone", of the cross-validation; "named", of questions that share
-    a passage with others, and "others", of all, by maps of questions that share none with them;
-    "dev hybrid" and "dev alone", of dev queries, if there are 20.
+    Attributes:
+        model: folder of the written model.
+        is_adapted: whether it is the adapted one, or the start.
+        use: what the map was learned for, which decides.
+        sides: what it moves; if both, passages must be encoded again.
+        verdicts: "hybrid" and "alone", of the cross-validation; "named", of questions that share a
+            passage with others, and "others", of all, by maps of questions that share none with
+            them; "dev hybrid" and "dev alone", of dev queries, if there are 20.
+        dtype: that passages were encoded in.
     """
 
-    model: Path  # folder of the written model
-    is_adapted: bool  # else it is the start
-    use: Use  # what the map was learned for, which decides
-    sides: Sides  # if both, passages must be encoded again
+    model: Path
+    is_adapted: bool
+    use: Use
+    sides: Sides
     verdicts: Mapping[str, Verdict]
-    dtype: Dtype = "float32"  # that passages were encoded in
+    dtype: Dtype = "float32"
 
     @property
     def system(self) -> str:
         """What searches better by the judged queries: the written model with BM25, or alone.
 
-        It is the model alone if that is its use. The fusion is that of the verdicts: dev queries
-        that were learned from must not choose one.
+        It is the model alone if that is its use.
+
+        The fusion is that of the verdicts: dev queries that were learned from must not choose one.
         """
         hybrid, alone = (self.verdicts[use].comparison for use in ("hybrid", "alone"))
         is_hybrid_better = hybrid.mean_baseline >= alone.mean_baseline
         if self.is_adapted:
             is_hybrid_better = hybrid.mean_system >= alone.mean_system
         settings = {} if self.dtype == "float32" else {"dtype": self.dtype}
+        system = System(str(self.model), settings)
         if is_hybrid_better and self.use == "hybrid":
             fusion = {"fusion": str(DEFAULT.weight)}
-            return System(f"{HYBRID}{self.model}", {**settings, **fusion}).text
-        return System(str(self.model), settings).text
+            system = System(f"{HYBRID}{self.model}", {**settings, **fusion})
+        return system.text
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {verdict}" for name, verdict in self.verdicts.items())
@@ -139,7 +148,13 @@ class Adaptation:
 def adapt(**settings: Any) -> Adaptation:
     """Adapt a retriever to a collection by its judged queries; a finished folder is left unchanged.
 
-    The settings are fields of `AdaptationRecipe`.
+    Args:
+        **settings: fields of `AdaptationRecipe`.
+
+    Raises:
+        ValueError: a setting, the model or the collection does not fit, fewer than 20 queries are
+            judged, or `output_dir` holds another run.
+        FileNotFoundError: the model or the collection does not exist.
     """
     [recipe] = parse_settings(settings, AdaptationRecipe)
     out = Path(recipe.output_dir)
@@ -207,28 +222,42 @@ def open_start(recipe: AdaptationRecipe) -> Retriever:
 
 def load_labels(recipe: AdaptationRecipe) -> Collection:
     """The judged queries to learn from; a ValueError if they are fewer than 20."""
-    labels, *others = (load_collection(recipe.collection, split=each) for each in recipe.splits)
-    for part in others:
-        qrels = {name: part.qrels[name] | labels.qrels.get(name, {}) for name in part.qrels}
-        labels = replace(
-            labels,
-            queries=part.queries | labels.queries,
-            qrels=labels.qrels | qrels,
-            absent=labels.absent | part.absent,
-        )
-    names = list(judged_positives(labels))
-    if (n_questions := _count_questions(labels)) < FEWEST_QUERIES:
+    parts, problem = [], ""
+    for split in recipe.splits:
+        try:
+            parts.append(load_collection(recipe.collection, split=split))
+        except (ValueError, FileNotFoundError) as error:
+            problem = f" ({error})"
+            logger.warning("The split %s is left out: %s", split, error)
+    texts = dict(ChainMap(*(part.queries for part in parts)))
+    names = list(dict.fromkeys(name for part in parts for name in judged_positives(part)))
+    n_questions = len(np.unique(group_questions([texts[name] for name in names])))
+    if n_questions < FEWEST_QUERIES:
         raise ValueError(
-            f"{recipe.collection} has {n_questions} judged queries in {', '.join(recipe.splits)}; "
-            f"at least {FEWEST_QUERIES} are needed, and 100 are better. Label questions "
-            "(`condenser collect FILES OUT --labels QUESTIONS`), or name other splits."
+            f"{recipe.collection} has {n_questions} judged queries in {', '.join(recipe.splits)}"
+            f"{problem}; at least {FEWEST_QUERIES} are needed, to learn from and to judge, and "
+            "100 are better. Label questions (`condenser collect FILES OUT --labels QUESTIONS`), "
+            "or name other splits."
         )
     if (recipe.train_size or 0) > len(names):
-        raise ValueError(f"train_size is {recipe.train_size}, but only {len(names)} are judged.")
+        raise ValueError(
+            f"train_size is {recipe.train_size}, but {recipe.collection} has {len(names)} judged "
+            "queries."
+        )
     n_kept = min(recipe.train_size or MOST_QUERIES, MOST_QUERIES)
     if n_kept < len(names):
         logger.info("%d of %d judged queries are used, at random.", n_kept, len(names))
     order = np.random.default_rng(recipe.seed).permutation(names)
+    qrels: dict[str, dict[str, int]] = {name: {} for name in texts}
+    for part in reversed(parts):
+        for name, grades in part.qrels.items():
+            qrels[name] |= grades
+    labels = replace(
+        parts[0],
+        queries=texts,
+        qrels=qrels,
+        absent=frozenset().union(*(part.absent for part in parts)),
+    )
     return keep_queries(labels, set(order[:n_kept].tolist()))
 
 
@@ -237,15 +266,12 @@ def _learn_and_write(
 ) -> None:
     """Learn a map, judge it, and write model and verdicts."""
     started, out = time.perf_counter(), Path(recipe.output_dir)
-    folder = Path(CACHE, as_folder(name_collection(recipe.collection)))
-    place = vectors_folder(start, System(recipe.model).name, folder) / EMBEDDINGS_FOLDER
-    embeddings = encode_collection(
-        start,
-        labels.passages,
-        recipe.embeddings or place,
-        is_cache=recipe.embeddings is None,
-    )
-    bm25 = Bm25(labels.passages)
+    place = Path(recipe.embeddings or out / EMBEDDINGS_FOLDER)
+    if not place.exists():
+        stored = find_vectors(start, name_collection(recipe.collection))
+        if stored:
+            link_vectors(stored, start, labels.passages, place)
+    embeddings, bm25 = encode_collection(start, labels.passages, place), Bm25(labels.passages)
     evaluator = MapEvaluator.open(labels, start, embeddings, bm25, recipe.sides)
     queries = evaluator.queries()
     ridge, verdicts = compare_by_folds(evaluator, queries, use=recipe.use, seed=recipe.seed)
@@ -264,11 +290,14 @@ def _learn_and_write(
             verdict = _compare(values, before[use], queries_of_dev, "dev queries", recipe.seed)
             verdicts[f"dev {use}"] = verdict
     is_adapted = is_better(verdicts, recipe.use)
-    with atomic_folder(out / MODEL_FOLDER) as new:
+    with atomic_folder(out / MODEL_FOLDER) as folder:
         if is_adapted:
-            _write_adapted(new, change, recipe, start.folder, labels, verdicts)
+            _write_adapted(folder, change, recipe, start.folder, labels, verdicts)
         else:
-            shutil.copytree(start.folder, new, dirs_exist_ok=True)
+            shutil.copytree(start.folder, folder, dirs_exist_ok=True)
+    if recipe.embeddings and recipe.sides == "query":
+        with atomic_folder(out / EMBEDDINGS_FOLDER) as folder:
+            shutil.copytree(recipe.embeddings, folder, copy_function=link, dirs_exist_ok=True)
     written = {name: verdict.to_dict() for name, verdict in verdicts.items()}
     facts = {"is_adapted": is_adapted, "ridge": ridge, "verdicts": written}
     seconds = round(time.perf_counter() - started, 1)
@@ -296,8 +325,8 @@ def compare_by_folds(
         by_passage = cross_validate(evaluator, queries, folds_by_passage, RIDGES, use=use)
     elif is_named.any():
         logger.warning(
-            "More than half of the questions share passages: there is no line `others`, and only "
-            "dev queries can show that the map is better."
+            "More than half of the questions are tied by passages that they share: there is no "
+            "line `others`, and only dev queries can show that the map is better."
         )
     best = choose_ridge(gains(by_question), gains(by_passage))
     after, after_by_passage = by_question[best], by_passage[best]
@@ -323,7 +352,7 @@ def _compare(
 ) -> Verdict:
     merged, merged_before = merge_copies(after, texts), merge_copies(before, texts)
     comparison = compare(merged, merged_before, seed=seed)
-    return Verdict(comparison, f"{len(merged)} {queries}")
+    return Verdict(comparison, measure=MEASURE, queries=f"{len(merged)} {queries}")
 
 
 def choose_ridge(gains: Sequence[float], gains_of_others: Sequence[float]) -> int:

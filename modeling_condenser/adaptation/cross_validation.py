@@ -59,13 +59,21 @@ class MovedEmbeddings(Embeddings):
 
 @dataclass(frozen=True)
 class MapEvaluator:
-    """Measures maps on the Q queries of one split, alone and with BM25."""
+    """Measures maps on the Q queries of one split, alone and with BM25.
 
-    asked: Collection  # with queries that have a relevant passage only
-    vectors: np.ndarray  # (Q, D) float32, of the start
+    Attributes:
+        asked: the split, with queries that have a relevant passage only.
+        vectors: (Q, D) float32 of the start.
+        bm25_run: of these queries.
+        passages: embeddings of the collection by the start.
+        sides: what a map moves.
+    """
+
+    asked: Collection
+    vectors: np.ndarray
     bm25_run: Run
-    passages: Embeddings  # of the start
-    sides: Sides = "query"  # what a map moves
+    passages: Embeddings
+    sides: Sides = "query"
 
     @classmethod
     def open(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from modeling_condenser.files.models import Dtype
+from modeling_condenser.encoding.embeddings import Dtype
 from modeling_condenser.files.settings import check_least
 from modeling_condenser.retrieval.runs import FEWEST_QUERIES
 
@@ -20,7 +20,7 @@ class AdaptationRecipe:
             cosine.
         collection: with judged queries: a folder in the layout of BEIR or MS MARCO,
             such as `condenser collect --labels` makes, a Hub data set, or "health".
-        output_dir: folder for model and verdicts.
+        output_dir: folder for model, verdicts and embeddings.
         use: how the model will be used: with BM25 (hybrid), or alone. The map is learned for it,
             and kept if it is better in it.
         sides: which vectors the map moves: those of queries, or those of passages, too. Then all
@@ -30,8 +30,9 @@ class AdaptationRecipe:
         train_size: number of judged queries to learn from, at least 20, all by default; `seed`
             chooses them.
         embeddings: folder of the model's embeddings of these passages; written if it is new. By
-            default they are where `condenser evaluate` and `search` keep them (runs/evaluation),
-            and serve the written model, too (sides: query).
+            default those that `condenser evaluate` or `search` keep in runs/evaluation. A copy for
+            the written model, whose passages have the same vectors (sides: query), is in
+            `output_dir`.
         dtype: of the weights while encoding: "float32", or "bfloat16", which is faster on
             accelerators and some CPUs.
         seed: of folds and chosen queries.

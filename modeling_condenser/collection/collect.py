@@ -18,7 +18,7 @@ from modeling_condenser.files.models import (
     module_paths,
     read_contract,
 )
-from modeling_condenser.files.run_folder import atomic_folder, read_json, write_json
+from modeling_condenser.files.run_folder import atomic_folder, folder_lock, read_json, write_json
 from modeling_condenser.files.settings import parse_settings
 
 from .collection import hash_text
@@ -129,8 +129,9 @@ def collect(**settings: Any) -> Collected:
 
     Raises:
         FileNotFoundError: a folder, a file or the model does not exist.
-        ValueError: `out` or a source holds something else, a setting is wrong, or no document has
-            text or no label has a passage; then nothing is written.
+        ValueError: `out` or a source holds something else, a setting is wrong, or there is no
+            document; or no label has a passage: then the passages are written all the same, unless
+            `out` has queries, which are kept with its passages.
     """
     (recipe,) = parse_settings(settings, CollectRecipe)
     target = Path(recipe.out)
@@ -139,19 +140,15 @@ def collect(**settings: Any) -> Collected:
     sources = {Path(source).resolve() for source in recipe.sources}
     no_documents = {target.resolve(), Path(recipe.labels or recipe.out).resolve()}
     files = find_files(recipe.sources, without=no_documents - sources)
-    for file in files.values():
-        if file.name == FACTS_FILE:  # a collection has the texts of its documents again
-            raise ValueError(
-                f"{file.parent} is a collection that `collect` wrote: name folders of documents, "
-                "and last the folder to write."
-            )
+    _refuse_collections(files.values())
     labels = None
     if recipe.labels:
         labels = read_labels(recipe.labels, recipe.label_columns, recipe.encoding)
     done = Collected(recipe.out, files=len(files))
     columns = (*recipe.text_column, *TEXT_COLUMNS)
     reader = DocumentReader(columns, recipe.title_column, recipe.id_column, recipe.encoding)
-    with atomic_folder(target) as folder:
+    with folder_lock(target), atomic_folder(target) as folder:
+        _check(recipe, target)  # again, as another call may have ended meanwhile
         documents = _without_shared_text(reader.read(files), folder / "documents.jsonl", done)
         with (folder / CORPUS_FILE).open("w", encoding="utf-8") as corpus:
             written = _write_passages(corpus, documents, cut, done)
@@ -164,15 +161,21 @@ def collect(**settings: Any) -> Collected:
                 f"{len(done.unread)} of which cannot be read ({'; '.join(reasons) or 'none'})."
             )
         if labels is not None:
-            done.questions = write_labels(folder, labels, written, done.left_out)
-            if not done.questions:
-                left_out = ", ".join(f"{why}: {n:,}" for why, n in done.left_out.items())
-                raise ValueError(
-                    f"No label of {recipe.labels} has a passage in the documents ({left_out}), so "
-                    f"{recipe.out} is as before: correct the labels, and collect again."
-                )
+            done.questions = write_labels(folder, labels, written, done.left_out, recipe.sources)
+            if not done.questions and (target / QUERIES_FILE).is_file():
+                raise _no_label(recipe, done, "keeps its passages and queries")
         write_json(folder / FACTS_FILE, vars(done))
+    if labels is not None and not done.questions:
+        raise _no_label(recipe, done, "has all passages, but no queries")
     return done
+
+
+def _no_label(recipe: CollectRecipe, done: Collected, state: str) -> ValueError:
+    left_out = ", ".join(f"{why}: {n:,}" for why, n in done.left_out.items())
+    return ValueError(
+        f"No label of {recipe.labels} has a passage in the collection ({left_out}). {recipe.out} "
+        f"{state}: correct the labels, and collect again."
+    )
 
 
 def _check(recipe: CollectRecipe, target: Path) -> None:
@@ -181,17 +184,30 @@ def _check(recipe: CollectRecipe, target: Path) -> None:
         codecs.lookup(recipe.encoding or "utf-8")
     except LookupError as error:
         raise ValueError(str(error)) from error
-    is_own = (target / FACTS_FILE).is_file()
-    names = {file.name for file in target.glob("[!.]*" if is_own else "*")}
-    if others := sorted(names - _WRITTEN if is_own else names):
+    if target.is_dir() and any(target.iterdir()) and not (target / FACTS_FILE).is_file():
         raise ValueError(
-            f"{target} has {others[0]}, which `collect` did not write and would replace. The last "
-            "word names the folder to write: choose a new one, or move such files."
+            f"{target} is not empty and was not written by `collect`. The last word names the "
+            "folder to write: choose a new one."
+        )
+    others = {file.name for file in target.glob("[!.]*")} - _WRITTEN
+    if others:
+        raise ValueError(
+            f"{target} also has {', '.join(sorted(others))}, which would be lost: move it."
         )
     if recipe.labels and target.resolve() in Path(recipe.labels).resolve().parents:
         raise ValueError(f"{recipe.labels} is in {target}, which is replaced: move it elsewhere.")
     if (target / QUERIES_FILE).is_file() and not recipe.labels:
         raise ValueError(f"{target} has queries, which would be lost: give --labels again.")
+
+
+def _refuse_collections(files: Iterable[Path]) -> None:
+    """Raise a ValueError if a collection is among the documents, which has their texts again."""
+    for file in files:
+        if file.name == FACTS_FILE:
+            raise ValueError(
+                f"{file.parent} is a collection that `collect` wrote: name folders of documents, "
+                "and last the folder to write."
+            )
 
 
 def _check_columns(recipe: CollectRecipe, columns: set[str]) -> None:
@@ -288,7 +304,7 @@ def _write_passages(
         is_row = document.name != document.file
         stem = Path(plain_name(Path(document.file))).stem
         file_title = "" if is_row else re.sub(r"[-_\s]+", " ", stem)
-        passages = set[str]()
+        passages: dict[str, None] = {}
         n_cut = 0
         for above, section in document.sections:
             headings = " > ".join(above)
@@ -304,7 +320,7 @@ def _write_passages(
                 # Texts in two files are copies, although a title may be made of a file's name.
                 content = hash_text(f"{_join(document.title, headings)}\0{text}")
                 kept_id = first_with.setdefault(content, passage_id)
-                passages.add(kept_id)
+                passages[kept_id] = None
                 if kept_id != passage_id:
                     done.copies[passage_id] = kept_id
                     continue
@@ -313,7 +329,7 @@ def _write_passages(
                 row |= {"headings": headings, "file": document.file}
                 corpus.write(json.dumps(row, ensure_ascii=False) + "\n")
         if passages:
-            written.append((name, frozenset(passages)))
+            written.append((name, [*passages]))
         else:
             done.without_text += 1
     return written

@@ -182,6 +182,7 @@ class Collection:
         queries: query id -> text, of the judged queries, in the order of their file.
         qrels: judgements of these queries; empty if they have only answers.
         absent: judged passages that `passages` lacks; they are never found.
+        shared: other split -> number of these queries that it has too; see `load_reported`.
         answers: query id -> answer strings.
         name: of the collection, in files and tables.
     """
@@ -191,6 +192,7 @@ class Collection:
     qrels: Qrels
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
+    shared: Mapping[str, int] = field(default_factory=dict)
     name: str = "collection"
 
 

@@ -5,7 +5,6 @@ they are installed.
 """
 
 import codecs
-import io
 import logging
 import os
 import re
@@ -32,8 +31,16 @@ TEXT_COLUMNS = ("text", "content", "body")
 TABLE_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 HTML_ENDINGS = (".html", ".htm")
 _CONVERTERS = {".pptx": "PptxConverter", ".epub": "EpubConverter"}
-_TEXT_ENDINGS = (".txt", ".rst", ".md", ".markdown")
-DOCUMENT_ENDINGS = (*_TEXT_ENDINGS, *HTML_ENDINGS, ".pdf", ".docx", *_CONVERTERS)
+DOCUMENT_ENDINGS = (
+    ".txt",
+    ".rst",
+    ".md",
+    ".markdown",
+    *HTML_ENDINGS,
+    ".pdf",
+    ".docx",
+    *_CONVERTERS,
+)
 _SLIDE = re.compile(r"<!-- Slide number: \d+ -->")
 _DECLARATION = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w:.-]+)""", re.IGNORECASE)
 # Among all encodings, Western European text is often mistaken for cp1250 and Big5 for Johab.
@@ -43,7 +50,7 @@ _USUAL_ENCODINGS = (
 ).split()
 _EAST_ASIAN = ("big5", "cp932", "cp949", "cp950", "euc_", "gb", "hz", "johab", "shift_jis")
 _EAST_ASIAN_SHARE = 0.05  # of bytes beyond ASCII, in a text that is guessed to be East Asian
-_CHARACTERS_A_READ = 1 << 20
+_BYTES_A_READ = 1 << 20
 _BAD_SHARE = 0.01  # of characters that cannot be decoded, in a text whose encoding is kept
 _FEW_BAD = 3  # such characters in a short text of UTF-8
 
@@ -78,6 +85,8 @@ class Document:
 def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[str, Path]:
     """Find files, by a name that begins with that of their folder; hidden ones are left out.
 
+    Folders that must not be read are among them, so that they are reported.
+
     Raises:
         FileNotFoundError: a source does not exist.
         ValueError: two files have the same name.
@@ -91,16 +100,28 @@ def find_files(sources: Iterable[str], *, without: Iterable[Path] = ()) -> dict[
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
             parts = path.relative_to(root).parts
             is_hidden = any(part.startswith((".", "~$")) for part in parts)  # ~$: open in Word
-            if is_hidden or not path.is_file() or not left_out.isdisjoint((path, *path.parents)):
+            is_read = path.is_file() or not _is_open(path)
+            if is_hidden or not is_read or not left_out.isdisjoint((path, *path.parents)):
                 continue
-            # A name that is not UTF-8, as in old archives of Windows, could not be written.
-            name = os.fsencode("/".join((root.name, *parts))).decode(errors="backslashreplace")
+            name = "/".join(map(_decode, (root.name, *parts)))
             if files.setdefault(name, path) != path:
                 raise ValueError(
                     f"{files[name]} and {path} would have the same name in the collection: give "
                     "one folder that holds both."
                 )
     return files
+
+
+def _is_open(folder: Path) -> bool:
+    return not folder.is_dir() or os.access(folder, os.R_OK | os.X_OK)
+
+
+def _decode(name: str) -> str:
+    """A file's name as text; one that is not UTF-8 is perhaps of Windows."""
+    try:
+        return os.fsencode(name).decode()
+    except UnicodeDecodeError:
+        return os.fsencode(name).decode("cp1252", "backslashreplace")
 
 
 @dataclass(frozen=True)
@@ -130,6 +151,10 @@ class DocumentReader:
         """Read the documents of files, see `find_files`."""
         for name, path in bar(files.items(), "read", unit="file"):
             ending = plain_ending(path)
+            if path.is_dir():
+                self.unread[name] = "permission to read the folder is missing"
+                logger.warning("%s: %s.", name, self.unread[name])
+                continue
             if ending not in (*TABLE_ENDINGS, *DOCUMENT_ENDINGS):
                 self.unread[name] = f"files of the kind {ending or '(no ending)'} are not read"
                 continue
@@ -169,7 +194,8 @@ class DocumentReader:
         titles = (self.title_column, "title") if self.title_column else ()
         ids = (self.id_column, "_id", "id")
         columns: set[str] = set()
-        for number, row in enumerate(read_any_rows(path, self.encoding), start=1):
+        stated = read_any_rows(path, self.encoding, is_padded=True)
+        for number, row in enumerate(stated, start=1):
             self.columns.update(row)
             row = {name.casefold(): value for name, value in row.items()} | row  # also Title, ID
             columns.update(row)
@@ -228,18 +254,29 @@ def _open_for_library(file: Path) -> Iterator[IO[bytes]]:
         raise ValueError(f"{file} cannot be converted ({reason}).") from error
 
 
-def read_any_rows(file: Path, encoding: str | None = None) -> Iterable[dict[str, Any]]:
+def read_any_rows(
+    file: Path, encoding: str | None = None, *, is_padded: bool = False
+) -> Iterable[dict[str, Any]]:
     """Read the rows of a table, see `read_rows` and `decode_file`; memory holds UTF-8 in parts."""
     if plain_ending(file) in TABLE_ENDINGS and plain_ending(file) != ".parquet":
-        encoding = "utf-8-sig" if _is_utf_8(file) else decode_file(file, encoding)[1]
-    return read_rows(file, encoding=encoding)
+        is_utf_8 = _is_utf_8(file, may_be_ascii=encoding is None)
+        encoding = "utf-8-sig" if is_utf_8 else decode_file(file, encoding)[1]
+    return read_rows(file, encoding=encoding, is_padded=is_padded)
 
 
-def _is_utf_8(file: Path) -> bool:
-    """Whether a file has no bad bytes; zeros are those of UTF-16."""
-    with open_bytes(file) as stream, suppress(UnicodeDecodeError):
-        text = io.TextIOWrapper(stream, encoding="utf-8")
-        return not any("\0" in part for part in iter(lambda: text.read(_CHARACTERS_A_READ), ""))
+def _is_utf_8(file: Path, *, may_be_ascii: bool) -> bool:
+    """Whether `decode_file` would read a file as UTF-8 without bad bytes."""
+    decoder, is_ascii = codecs.getincrementaldecoder("utf-8-sig")(), True
+    with open_bytes(file) as stream:
+        while data := stream.read(_BYTES_A_READ):
+            with suppress(UnicodeDecodeError):
+                if "\0" not in decoder.decode(data):
+                    is_ascii = is_ascii and data.isascii()
+                    continue
+            return False
+        with suppress(UnicodeDecodeError):
+            decoder.decode(b"", final=True)
+            return may_be_ascii or not is_ascii
     return False
 
 

@@ -33,7 +33,7 @@ Label = Mapping[str, str]
 Names = Mapping[str, set[frozenset[str]]]
 """Name -> the passages of each document that has the name."""
 
-WrittenDocument = tuple[str, frozenset[str]]
+WrittenDocument = tuple[str, Sequence[str]]
 """The name of a document, and the ids of its passages."""
 
 
@@ -46,7 +46,7 @@ def read_labels(file: str, columns: Mapping[str, str], encoding: str | None = No
     """
     if not Path(file).is_file():
         raise FileNotFoundError(f"There is no file {file}.")
-    rows = list(read_any_rows(Path(file), encoding))
+    rows = list(read_any_rows(Path(file), encoding, is_padded=True))  # Excel leaves out empty ends
     if not rows:
         raise ValueError(f"{file} has no rows.")
     in_file = set[str]().union(*rows)
@@ -68,15 +68,23 @@ def write_labels(
     labels: Iterable[Label],
     documents: Sequence[WrittenDocument],
     left_out: Counter[str],
+    sources: Sequence[str] = (),
 ) -> dict[str, int]:
-    """Write the queries and judgements of labels into a folder with the passages of documents.
+    """Write the queries and judgements of labels into the folder of a collection.
 
-    `left_out` counts why labels are left out.
+    Args:
+        folder: has the corpus.
+        labels: see `read_labels`.
+        documents: all that have passages.
+        left_out: why a label is left out -> how many; is added to.
+        sources: folders and files of the documents, as labels may name them.
 
     Returns:
         Split -> number of queries; empty if no label has a passage, and then nothing is written.
     """
-    finder, names = _QuoteFinder(folder / CORPUS_FILE, documents), _index_names(documents)
+    of_documents = [frozenset(passages) for _, passages in documents]
+    finder = _QuoteFinder(folder / CORPUS_FILE, documents, of_documents)
+    names = _index_names(documents, of_documents, sources)
     judged: dict[str, tuple[str, set[str]]] = {}  # `plain_text` of a question -> it, its passages
     for label in labels:
         question, groups = label["question"], _find_groups(label, finder, names)
@@ -91,9 +99,8 @@ def write_labels(
             judged.setdefault(plain_text(question), (question, set()))[1].update(*groups)
     if not judged:
         return {}
-    owners = {question: _owner(finder, passages) for question, passages in judged.values()}
-    is_few = len(set(owners.values())) < _FEW_DOCUMENTS
-    if is_few:
+    n_documents = len({_owner(finder, passages) for _, passages in judged.values()})
+    if n_documents < _FEW_DOCUMENTS:
         logger.info(
             "The labels are of fewer than %d documents, so questions are divided one by one; with "
             "more documents, those about one document are in one split.",
@@ -104,7 +111,8 @@ def write_labels(
     for question, passages in judged.values():
         # The id follows from the question: run files stay valid when other questions come or go.
         query_id = f"q{hashlib.sha256(plain_text(question).encode()).hexdigest()[:12]}"
-        split = _split_of(query_id if is_few else owners[question])
+        is_few = n_documents < _FEW_DOCUMENTS
+        split = _split_of(query_id if is_few else _owner(finder, passages))
         counts[split] += 1
         queries.append(json.dumps({"_id": query_id, "text": question}, ensure_ascii=False))
         qrels[split] += [f"{query_id}\t{passage}\t1" for passage in sorted(passages)]
@@ -127,7 +135,7 @@ def _write_lines(file: Path, lines: Iterable[str]) -> None:
 
 def _find_groups(label: Label, finder: "_QuoteFinder", names: Names) -> set[frozenset[str]]:
     """Return the passages that a label may be about, of each document apart."""
-    file, row, quote = _find_file(label, names), _key(label["id"]), _letters(label["passage"])
+    file, row, quote = _key(label["file"]), _key(label["id"]), _letters(label["passage"])
     if row not in names:
         row = row.removesuffix(".0")  # as pandas writes ids where some are missing
     of_file = names.get(file, set())
@@ -151,7 +159,7 @@ def _why_not_one(label: Label, groups: Set[frozenset[str]], names: Names) -> tup
         return "names several documents", ""
     if not (label["file"] or label["id"] or label["passage"]):
         return "without passage, file and id", ""
-    if label["file"] and _find_file(label, names) not in names:
+    if label["file"] and _key(label["file"]) not in names:
         return "no passages of its file", f" {label['file']!r}"
     if label["passage"]:
         return "passage not found", f" {label['passage']!r:.60}"
@@ -173,13 +181,19 @@ class _QuoteFinder:
         owners: id of a passage -> the first document that has it.
     """
 
-    def __init__(self, corpus: Path, documents: Sequence[WrittenDocument]) -> None:
+    def __init__(
+        self,
+        corpus: Path,
+        documents: Sequence[WrittenDocument],
+        groups: Sequence[frozenset[str]],
+    ) -> None:
         self._groups: dict[str, tuple[frozenset[str], ...]] = defaultdict(tuple)
+        for group in groups:
+            for passage in group:
+                self._groups[passage] += (group,)
         self.owners = dict[str, str]()
-        for name, passages in documents:
-            for passage in passages:
-                self._groups[passage] += (passages,)
-                self.owners.setdefault(passage, name)
+        for name, passages in reversed(documents):
+            self.owners |= dict.fromkeys(passages, name)
         self._ids = list[str]()
         self._ends = list[int]()  # of passages, in `_text`
         self._by_text: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
@@ -228,16 +242,29 @@ def _key(name: str) -> str:
     return key.replace("\\", "/").removeprefix("./")
 
 
-def _index_names(documents: Sequence[WrittenDocument]) -> Names:
-    """A file is named by its path (also with / before it), that in the given folder, or its name.
+def _index_names(
+    documents: Sequence[WrittenDocument],
+    groups: Sequence[frozenset[str]],
+    sources: Sequence[str],
+) -> Names:
+    """A file is named by its path, its path in the given folder, its own name, or a path to it.
 
     A row is named by its id, by that after a name of its table and #, or (with the others) by a
     name of its table.
     """
     names: dict[str, set[frozenset[str]]] = defaultdict(set)
-    for document, group in documents:
-        file, row_id = _split_row(_key(document))
-        paths = {f"/{file}", file, file.partition("/")[2], file.rpartition("/")[2]} - {""}
+    tops = [_key(Path(source).resolve().name) for source in sources]
+    places = [
+        (top, _key(place.as_posix()))
+        for top, source in zip(tops, sources, strict=True)
+        for place in (Path(source), Path(source).resolve())
+        if tops.count(top) == 1
+    ]
+    for (document, _), group in zip(documents, groups, strict=True):
+        path = _key(document)
+        file, row_id = _split_row(path)
+        paths = {file, file.partition("/")[2], file.rpartition("/")[2]} - {""}
+        paths |= {place + file.removeprefix(top) for top, place in places if _is_in(file, top)}
         for name in paths:
             names[name].add(group)  # of a table, of each row
             if row_id:
@@ -250,11 +277,8 @@ def _index_names(documents: Sequence[WrittenDocument]) -> Names:
     return names
 
 
-def _find_file(label: Label, names: Names) -> str:
-    """The name of a label's file; of a longer path, such as an absolute one, its end."""
-    path = _key(label["file"])
-    ends = (path[slash.start() :] for slash in re.finditer("/", path))
-    return next((name for name in (path, *ends) if name in names), path)
+def _is_in(file: str, folder: str) -> bool:
+    return file == folder or file.startswith(f"{folder}/")
 
 
 def _split_row(path: str) -> tuple[str, str]:

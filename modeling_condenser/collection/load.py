@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,10 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         FileNotFoundError: the collection or one of its files is missing.
         ValueError: the split is unknown, or the files are malformed or do not fit together.
     """
-    layout = _open_layout(source)
+    return _load(_open_layout(source), source, split)
+
+
+def _load(layout: "_Layout", source: str | Path, split: str) -> Collection:
     questions, judgements = layout.read_split(split)
     judged = [answers for *_, answers in questions if answers] if judgements is None else judgements
     if not judged:
@@ -81,14 +84,45 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         raise ValueError(f"{source}, split {split}: {error}") from error
 
 
+def load_reported(source: str | Path, *, split: str) -> Collection:
+    """Load a split whose results are reported, and warn of queries that other splits have too.
+
+    A query is the same if its text is. Only BEIR's layout has all splits in one place.
+    """
+    layout = _open_layout(source)
+    collection = _load(layout, source, split)
+    if not isinstance(layout, _Beir):
+        return collection
+    shared: dict[str, int] = {}
+    for other in sorted(set(layout.find_judgements()) - {split, _SAME_SPLITS.get(split)}):
+        with suppress(ValueError):  # it cannot be read
+            questions, judgements = layout.read_split(other)
+            judged = {query for query, _, _ in judgements or ()}
+            queries = {query: text for query, text, _ in questions if query in judged}
+            if n_shared := len(_find_shared(collection.queries, queries)):
+                shared[other] = n_shared
+                logger.warning(
+                    "%d of the %d queries of %s are also in %s: results are too good if the system"
+                    " was trained or chosen on these.",
+                    *(n_shared, len(collection.queries), split, other),
+                )
+    return replace(collection, shared=shared)
+
+
+def _find_shared(queries: Mapping[str, str], others: Mapping[str, str]) -> set[str]:
+    """Find the queries whose text is among the others; ids of DPR are only row numbers."""
+    texts = set(map(plain_text, others.values()))
+    return {name for name, text in queries.items() if plain_text(text) in texts}
+
+
 def load_dev(
     source: str | Path, *, judged: str, reported: Collection | None = None
 ) -> Collection | None:
     """Load the split `dev` for choosing settings; None if the collection has none.
 
     The queries of `reported`, a collection of the reported split `judged`, are left out. The result
-    is also None if that split is one of dev (dev.small). Of more than 2,000 queries (MS MARCO has
-    55,000), it has 2,000.
+    is also None if that split is one of dev (dev.small) or, with a warning, if dev is malformed. Of
+    more than 2,000 queries (MS MARCO has 55,000), it has 2,000.
     """
     if judged.startswith(("dev", "validation")):
         return None
@@ -97,12 +131,14 @@ def load_dev(
     except (MissingSplitError, FileNotFoundError) as error:
         logger.info("No dev queries: %s", error)
         return None
+    except ValueError as error:
+        logger.warning("The dev queries are not used, because they cannot be read: %s", error)
+        return None
     names = list(dev.queries)
-    if reported:  # compared by texts, as ids of DPR are only row numbers
-        texts = set(map(plain_text, reported.queries.values()))
-        names = [name for name in names if plain_text(dev.queries[name]) not in texts]
-        if n_shared := len(dev.queries) - len(names):
-            logger.info("Settings are not chosen on %d dev queries of %s, too", n_shared, judged)
+    if reported and (shared := _find_shared(dev.queries, reported.queries)):
+        n_shared = len(shared)
+        logger.info("Settings are not chosen on %d dev queries that %s has too", n_shared, judged)
+        names = [name for name in names if name not in shared]
     if len(names) > _MOST_DEV:
         logger.info("Settings are chosen on %d of %d dev queries.", _MOST_DEV, len(names))
         names = random.Random(0).sample(names, _MOST_DEV)
@@ -288,7 +324,9 @@ def _declared_table(folder: Path, *tables: str) -> str | None:
 
 def _beir_rows(records: Iterable[Record], file: Path) -> Iterator[Row]:
     for record in records:
-        text = (record["text"] or "") if "text" in record else None  # null is a blank text
+        text = record.get("text")
+        if text is None and "text" in record:  # null is a blank text, and no field an error
+            text = ""
         yield _read_id(file, record, "_id", "id"), record.get("title") or "", text
 
 

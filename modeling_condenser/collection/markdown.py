@@ -28,15 +28,20 @@ _XML = re.compile(r"\A\s*<\?xml[^>]*>")
 _FRONT_MATTER = re.compile(
     r"\A(---|\+\+\+)\n(.*?)^(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
 )
-# A tag or a comment that does not end, with which prose may begin.
+# A script or a comment that does not end, or prose that begins with such a tag.
 _NO_HTML = re.compile(
-    rf"\s*<(?:({'|'.join(_SKIPPED)}|pre|textarea)\b(?!.*</\1>)|!--(?!.*-->))",
-    re.DOTALL | re.IGNORECASE,
+    r"""\s*<(?:
+        (script|style|pre|textarea|title|template|noscript|svg|nav|footer)\b (?!.*</\1>)
+      | (?:script|style)>[ \t]*(?![^\n]*</)[^\s<]
+      | !--(?!.*-->) | \?(?!.*\?>) | !\[CDATA\[(?!.*\]\]>)
+    )""",
+    re.DOTALL | re.IGNORECASE | re.VERBOSE,
 )
 _TAG = re.compile(r"</?([a-z][\w-]*)", re.IGNORECASE)
 _TAGS = (defs.tags | {"picture"}) - {"script", "style", "textarea", "title"}
 _PROPERTY = re.compile(r"[\w-]+:(?: |$)|[ \t-]|$")  # a line of what should be YAML
 _ANCHOR = re.compile(r"^[\s¶#§\u200b\uf0c1🔗]+$")  # the text of a link beside a heading
+_LONGEST_LINKS = 300  # characters of a block of links to the next and the previous page
 _TABLE_RULE = re.compile(  # between head and rows, or an empty head
     r"^(?:\|[ |:-]+\||(?=[^\n]*\|)(?=[ |:]*-)[ |:-]+)$\n?", re.MULTILINE
 )
@@ -50,8 +55,12 @@ class _Converter(MarkdownConverter):  # type: ignore[misc]
         return f"\n\n{fence}\n{code}\n{fence}\n\n" if code else ""
 
     def convert_b(self, el: Any, text: str, parent_tags: set[str]) -> str:
-        """Set no marks, which would stay where CommonMark does not read them: <b>Note:</b>text."""
-        return text
+        """Set no marks, which would stay where CommonMark does not read them: <b>Note:</b>text.
+
+        A number becomes character references, or <b>3</b>. would begin a list.
+        """
+        is_number = re.fullmatch(r"\s*[0-9]{1,9}\s*", text) and "_noformat" not in parent_tags
+        return re.sub("[0-9]", lambda digit: f"&#{ord(digit[0])};", text) if is_number else text
 
     convert_strong = convert_em = convert_i = convert_del = convert_s = convert_b
 
@@ -67,6 +76,7 @@ def html_to_markdown(page: str) -> tuple[str, str]:
     title = " ".join(stated.get_text().split()) if stated else ""
     for tag in (*soup(_SKIPPED), *soup("a", string=_ANCHOR)):
         tag.decompose()
+    _remove_links_to_neighbours(soup)
     _open_layout_tables(soup)
     mains = soup.select("main, [role=main]")
     is_main = len(mains) == 1 and len(mains[0].get_text()) > len(soup.get_text()) / 4
@@ -81,6 +91,15 @@ def html_to_markdown(page: str) -> tuple[str, str]:
         return title, converter.convert_soup(content)
     except RecursionError:  # of elements that are nested hundreds deep
         return title, content.get_text("\n")
+
+
+def _remove_links_to_neighbours(soup: BeautifulSoup) -> None:
+    """Remove the short blocks that link to the next page, as DocBook and Texinfo write them."""
+    for link in soup.select("a[rel~=next], a[rel~=prev], a[accesskey=n], a[accesskey=p]"):
+        block = link.find_parent(["table", "p", "ul", "div"])
+        is_page = block and block.find(["h1", "h2"])
+        if block and not is_page and len(block.get_text()) <= _LONGEST_LINKS:
+            block.decompose()
 
 
 def _open_layout_tables(soup: BeautifulSoup) -> None:

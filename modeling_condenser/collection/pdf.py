@@ -18,7 +18,8 @@ _LIGATURE = re.compile("[\ufb00-\ufb06]")
 _DOTS = re.compile(r"(?:[ \t]?\.){5,}")  # between a heading and its page
 _NO_TITLE = re.compile(  # what programs write there
     r"Microsoft \w+ - .*|PowerPoint Presentation|\(?(?:untitled|anonymous)\)?"
-    r"|\S+\.\w+|.*\.(?:docx?|indd|pdf|pptx?|qxd|rtf|xlsx?)",
+    r"|.*\.(?:ai|do[ct][mx]?|dvi|eps|gif|html?|indd|jpe?g|key|md|od[pst]|p65|pages|pdf|pmd|png"
+    r"|pptx?|ps|pub|qxd|rtf|tex|tiff?|txt|wpd|xlsx?)",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\b[0-9]{1,4}\b")

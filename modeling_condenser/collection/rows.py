@@ -44,6 +44,7 @@ _LONGEST_WORD = len(r"\ud83d\ude00") + 1  # that an end of a chunk makes an erro
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character beyond U+FFFF, or both halves
 _PARQUET_ROWS = 256  # in memory
 _BATCH_ROWS = 8192  # of a fingerprint, which depends on it
+_OF_EXCEL = ["sep=", ""]  # a line above the columns, which names the separator
 _CSV_SAMPLE = 1 << 16  # characters
 _STSB_LINE = re.compile(r"([^\t]*\t){4}[\d.]+\t[^\t]*\t")  # the fifth column is a score
 _STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
@@ -89,12 +90,12 @@ def _open_text(
         yield io.TextIOWrapper(file, encoding=encoding or _UTF8, errors=errors, newline=newline)
 
 
-def read_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[int, str]]:
-    """Read the lines that are not blank, with their numbers, from 1."""
-    with _open_text(path, encoding=encoding) as file:
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Read the lines that are not empty, with their numbers, from 1."""
+    with _open_text(path) as file:
         for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield number, line.removesuffix("\n").removesuffix("\r")
+            if text := line.removesuffix("\n").removesuffix("\r"):
+                yield number, text
 
 
 def read_table(
@@ -104,34 +105,42 @@ def read_table(
     delimiter: str = "\t",
     quoted: bool = False,
     encoding: str | None = None,
+    is_padded: bool = False,
 ) -> Iterator[dict[str, str]]:
     """Read the rows of a table whose columns are named here or in the first line.
 
-    Fields are quoted as by the csv module, or quotes are text. The last fields of short rows are
-    empty, as Excel writes them, unless the columns are named here: then such rows are refused.
+    Fields are quoted as by the csv module, or quotes are text. Short rows are refused, unless the
+    table `is_padded`: then their last fields are empty, as Excel writes them.
     """
     csv.field_size_limit(2**31 - 1)
+    is_short = False
     with _open_text(path, newline="" if quoted else "\n", encoding=encoding) as stream:
         split_lines = (line.rstrip("\r\n").split(delimiter) for line in stream)
-        rows = filter(any, csv.reader(stream, delimiter=delimiter) if quoted else split_lines)
-        names = columns or [field.strip() for field in next(rows, [])]
-        if repeated := sorted({name for name in names if name and names.count(name) > 1}):
-            raise ValueError(f"{path} has several columns {repeated[0]!r}: rename all but one.")
-        is_warned = False
-        for number, fields in enumerate(rows, start=1 if columns else 2):
-            n_missing = len(names) - len(fields)
-            if n_missing < 0 or (n_missing and columns):
+        rows = csv.reader(stream, delimiter=delimiter) if quoted else split_lines
+        for number, fields in enumerate(filter(any, rows), start=1):
+            if columns is None:
+                if fields != _OF_EXCEL:
+                    columns = [field.strip() for field in fields]
+                    _refuse_repeated(path, columns)
+            elif len(fields) == len(columns) or (is_padded and len(fields) < len(columns)):
+                if len(fields) < len(columns) and not is_short:
+                    is_short = True
+                    logger.warning(
+                        "%s: row %d has %d fields of %d; the last of such rows count as empty.",
+                        *(path, number, len(fields), len(columns)),
+                    )
+                fields += [""] * (len(columns) - len(fields))
+                yield dict(zip(columns, fields, strict=True))
+            else:
                 raise ValueError(
-                    f"{path}: row {number} has {len(fields)} fields, expected {len(names)} "
-                    f"({', '.join(names)})."
+                    f"{path}: row {number} has {len(fields)} fields, expected {len(columns)} "
+                    f"({', '.join(columns)})."
                 )
-            if n_missing and not is_warned:
-                is_warned = True
-                logger.warning(
-                    "%s: row %d has %d fields of %d; the last of such rows count as empty.",
-                    *(path, number, len(fields), len(names)),
-                )
-            yield dict(zip(names, [*fields, *[""] * n_missing], strict=True))
+
+
+def _refuse_repeated(path: Path, columns: Sequence[str]) -> None:
+    if repeated := sorted({name for name in columns if name and columns.count(name) > 1}):
+        raise ValueError(f"{path} has several columns {repeated[0]!r}: rename all but one.")
 
 
 def read_json(path: Path, encoding: str | None = None) -> Iterator[dict[str, Any]]:
@@ -198,12 +207,14 @@ def _read_parquet(path: Path, needed: str | None) -> Iterator[dict[str, Any]]:
         table = pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path} is not a parquet file ({error}).") from None
-    columns = [needed] if needed in table.schema_arrow.names else None
+    names = table.schema_arrow.names
+    _refuse_repeated(path, names)
+    columns = [needed] if needed in names else None
     for batch in table.iter_batches(batch_size=_PARQUET_ROWS, columns=columns):
         yield from batch.to_pylist()
 
 
-def _read_csv(path: Path, encoding: str | None) -> Iterator[dict[str, str]]:
+def _read_csv(path: Path, encoding: str | None, is_padded: bool) -> Iterator[dict[str, str]]:
     """Read a table, whose separator is found out.
 
     A file of the STS benchmark (Cer et al. 2017) has tabs and no header, and quotes are text.
@@ -214,8 +225,13 @@ def _read_csv(path: Path, encoding: str | None) -> Iterator[dict[str, str]]:
         for _, line in read_lines(path):
             yield dict(zip(_STSB_COLUMNS, line.split("\t"), strict=False))
         return
-    delimiter = _find_delimiter(beginning)
-    yield from read_table(path, delimiter=delimiter, quoted=True, encoding=encoding)
+    yield from read_table(
+        path,
+        delimiter=_find_delimiter(beginning),
+        quoted=True,
+        encoding=encoding,
+        is_padded=is_padded,
+    )
 
 
 def _find_delimiter(beginning: str) -> str:
@@ -229,7 +245,7 @@ def _find_delimiter(beginning: str) -> str:
         rows = list(csv.reader(io.StringIO(beginning, newline=""), delimiter=delimiter))
         if len(beginning) == _CSV_SAMPLE:
             rows.pop()  # which may be cut
-        lengths = [len(row) for row in rows if any(row)] or [1]
+        lengths = [len(row) for row in rows if any(row) and row != _OF_EXCEL] or [1]
         most = max(lengths)
         has_all = most > 1 and lengths[0] == most
         fits[delimiter] = (lengths.count(most) / len(lengths), most) if has_all else (0.0, 1)
@@ -238,8 +254,19 @@ def _find_delimiter(beginning: str) -> str:
     return max(candidates, key="".join(first).count)
 
 
+def _read_text_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Read each line, also an empty one, as the column `text` of a row."""
+    with _open_text(path) as file:
+        for line in file:
+            yield {"text": line.removesuffix("\n").removesuffix("\r")}
+
+
 def read_rows(
-    file: Path, *, needed: str | None = None, encoding: str | None = None
+    file: Path,
+    *,
+    needed: str | None = None,
+    encoding: str | None = None,
+    is_padded: bool = False,
 ) -> Iterable[dict[str, Any]]:
     """Read the rows of a file one by one: .jsonl, .json, .tsv, .csv, .txt or .parquet.
 
@@ -249,14 +276,15 @@ def read_rows(
         file: its ending says what it holds.
         needed: the only column that the caller uses; others may be missing from the rows.
         encoding: of all but .txt and .parquet files.
+        is_padded: whether short rows of .csv and .tsv files have empty fields at their end.
     """
     match plain_ending(file):
         case ".txt":
-            return ({"text": line} for _, line in read_lines(file))
+            return _read_text_rows(file)
         case ".tsv":
-            return read_table(file, encoding=encoding)
+            return read_table(file, encoding=encoding, is_padded=is_padded)
         case ".csv":
-            return _read_csv(file, encoding)
+            return _read_csv(file, encoding, is_padded)
         case ".json" | ".jsonl":
             return read_json(file, encoding)
         case ".parquet":

@@ -41,13 +41,16 @@ class SharedText:
         """Remove the shared paragraphs of a page, unless nothing would be left."""
         paragraphs = list(_paragraphs(document))
         folders = _folders(document)
+        shared = [
+            [line for line in lines if self._is_shared(line, folders)] for _, lines in paragraphs
+        ]
         is_shared = [
-            all(self._is_shared(line, folders) for line in lines) for _, lines in paragraphs
+            len(of_it) == len(lines) for of_it, (_, lines) in zip(shared, paragraphs, strict=True)
         ]
         places = _from_start(is_shared)
         places |= {len(is_shared) - 1 - place for place in _from_start(is_shared[::-1])}
-        removed = {place for place in places if self._kept.issuperset(paragraphs[place][1])}
-        self._kept.update(line for place in places - removed for line in paragraphs[place][1])
+        removed = {place for place in places if self._kept.issuperset(shared[place])}
+        self._kept.update(line for place in places - removed for line in shared[place])
         kept: list[list[str]] = [[] for _ in document.sections]
         for place, (section, lines) in enumerate(paragraphs):
             if place not in removed:
@@ -60,15 +63,15 @@ class SharedText:
                 sections.append((headings, text))  # or its heading would be lost
         if not sections:
             return document
-        self.removed.update(paragraphs[place][1][0] for place in removed)
+        self.removed.update(shared[place][0] for place in removed)
         return replace(document, sections=sections)
 
     def _is_shared(self, line: str, folders: Sequence[str]) -> bool:
-        return any(
-            self._n_with[hash((folder, line))]
-            >= max(_FEWEST_PAGES, _LEAST_SHARE * self._n_pages[folder])
-            for folder in folders
-        )
+        for folder in folders:
+            fewest = max(_FEWEST_PAGES, _LEAST_SHARE * self._n_pages[folder])
+            if self._n_with[hash((folder, line))] >= fewest:
+                return True
+        return False
 
 
 def _from_start(is_shared: Sequence[bool]) -> set[int]:

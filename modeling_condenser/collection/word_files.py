@@ -7,9 +7,16 @@ from typing import IO, Any
 from lxml import etree
 
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_ALTERNATIVES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}AlternateContent"
 _TITLE = "{http://purl.org/dc/elements/1.1/}title"
 # Elements that mammoth leaves out -> those that it reads in the same way.
-_READ_AS = {**dict.fromkeys(("fldSimple", "bdo", "dir"), "smartTag"), "cr": "br", "ptab": "tab"}
+_READ_AS = {
+    "fldSimple": "smartTag",
+    "bdo": "smartTag",
+    "dir": "smartTag",
+    "cr": "br",
+    "ptab": "tab",
+}
 _STYLES = """
 p[style-name='Title'] => h1.title:fresh
 br[type='page'] => br
@@ -42,7 +49,15 @@ def word_to_html(stream: IO[bytes]) -> tuple[str, str]:
 
 
 def _prepare(document: Any) -> Any:
-    """Rename what mammoth does not read."""
+    """Put text boxes in the place of their drawings, and rename what mammoth does not read."""
+    for drawing in list(document.iter(_ALTERNATIVES, f"{_WORD}drawing")):
+        boxes: list[Any] = []
+        for alternative in drawing:  # all have the same text
+            boxes = boxes or list(alternative.iter(f"{_WORD}txbxContent"))
+        for box in boxes:
+            drawing.addprevious(box)
+        if boxes:
+            drawing.getparent().remove(drawing)
     for name, read_as in _READ_AS.items():
         for element in document.iter(f"{_WORD}{name}"):
             element.tag = f"{_WORD}{read_as}"

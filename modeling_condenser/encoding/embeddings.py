@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, cast, get_args
@@ -98,6 +98,7 @@ class Embeddings:
     dimension: int
     shard_size: int  # rows of every shard but the last
     retriever: str = ""  # `Retriever.passage_fingerprint`
+    contract: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the retriever
     passages: str = ""  # fingerprint of ids, titles and texts
 
     @classmethod
@@ -280,6 +281,7 @@ def claim_folder(
         dimension=retriever.dimension,
         shard_size=_choose_shard_size(len(passages), shard_size),
         retriever=retriever.passage_fingerprint,
+        contract=asdict(retriever.contract),
         passages=fingerprint_passages(passages),
     )
     if not (wanted.folder / MANIFEST_FILE).is_file():
@@ -393,7 +395,7 @@ def _encode_missing(
             arguments = {**retriever.arguments, "device": device}
             worker = _start(_work, retriever.folder, arguments, *job, missing[rank :: len(used)])
             workers[f"{device} ({rank})"] = worker
-        encode_shards(retriever, *job, missing[:: len(used)])
+        _write_shards(retriever, *job, missing[:: len(used)])
         for device, worker in workers.items():
             if worker.wait():
                 raise RuntimeError(f"Encoding on {device} failed; its error is above.")
@@ -415,9 +417,17 @@ def _encode_missing(
 
 
 def encode_shards(
+    retriever: "Retriever", passages: Dataset, embeddings: Embeddings, n_workers: int, rank: int
+) -> None:
+    """Encode the missing shards i with i % n_workers == rank; only rank 0 shows progress bars."""
+    shards = [shard for shard in embeddings.missing_shards() if shard % n_workers == rank]
+    with show_bars(rank == 0):
+        _write_shards(retriever, passages, embeddings, shards)
+
+
+def _write_shards(
     retriever: "Retriever", passages: Dataset, embeddings: Embeddings, shards: Sequence[int]
 ) -> None:
-    """Encode and write these shards."""
     for shard in bar(shards, "shards", unit="shard"):
         part = passages.select(embeddings.shards[shard])
         embeddings.write_shard(shard, retriever.encode_passages(part))
@@ -440,11 +450,11 @@ def _start(work: Callable[..., None], *arguments: Any) -> subprocess.Popen[bytes
 
 
 def _work(model: Path, arguments: dict[str, Any], *job: Any) -> None:
-    """Encode shards in a new process, on another device."""
+    """Encode in a new process, on another device."""
     from .retriever import Retriever
 
     with show_bars(False):
-        encode_shards(Retriever(model, **arguments), *job)
+        _write_shards(Retriever(model, **arguments), *job)
 
 
 def split_devices(devices: str | None) -> list[str] | None:

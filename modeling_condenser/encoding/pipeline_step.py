@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.files.run_folder import show_bars
 
 from .embeddings import Embeddings, claim_folder, encode_shards
 from .retriever import Retriever
@@ -62,13 +61,11 @@ class EncodeShards:
             ValueError: the folder was prepared for another model or other passages.
         """
         embeddings = Embeddings.open(self.folder, complete=False)
-        shards = [shard for shard in embeddings.missing_shards() if shard % world_size == rank]
-        if not shards:
+        if all(shard % world_size != rank for shard in embeddings.missing_shards()):
             return
         retriever, passages = self._open(rank), load_passages(self.collection)
         embeddings = claim_folder(retriever, passages, self.folder)
-        with show_bars(rank == 0):
-            encode_shards(retriever, passages, embeddings, shards)
+        encode_shards(retriever, passages, embeddings, world_size, rank)
 
     def _open(self, rank: int = 0) -> Retriever:
         settings, n_gpus = dict(self.settings), torch.cuda.device_count()

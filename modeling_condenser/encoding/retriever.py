@@ -302,25 +302,35 @@ def tokenize_texts(
     """Tokenize texts without padding; `max_length` includes the special tokens.
 
     A blank text is the padding token, if the tokenizer adds no special tokens. Of a long text, only
-    the beginning is read, which has enough tokens unless most of it are blanks.
+    the beginning is read if it has enough tokens.
     """
     fill = {"input_ids": tokenizer.pad_token_id}
     if token_type_ids:
         fill["token_type_ids"] = tokenizer.pad_token_type_id
     n_characters = 10_000 + 64 * max_length if tokenizer.truncation_side == "right" else None
     tokens: dict[str, list[np.ndarray]] = {name: [] for name in fill}
-    beginnings = (text[:n_characters] for text in texts)
-    while chunk := list(islice(beginnings, _TEXTS_A_CALL)):
-        encoded = tokenizer(
-            chunk,
+
+    def tokenize(some: list[str]) -> Mapping[str, list[list[int]]]:
+        return tokenizer(
+            some,
             truncation=True,
             max_length=max_length,
             padding=False,
             return_attention_mask=False,
             return_token_type_ids=token_type_ids,
         )
-        for name, column in tokens.items():
-            column += [np.array(ids or [fill[name]], dtype=np.int32) for ids in encoded[name]]
+
+    remaining = iter(texts)
+    while chunk := list(islice(remaining, _TEXTS_A_CALL)):
+        beginnings = [text[:n_characters] for text in chunk]
+        encoded = tokenize(beginnings)
+        for i, text in enumerate(chunk):
+            ids = {name: encoded[name][i] for name in tokens}
+            if len(beginnings[i]) < len(text) and len(ids["input_ids"]) < max_length:
+                whole = tokenize([text])  # its words are very long
+                ids = {name: whole[name][0] for name in tokens}
+            for name, column in tokens.items():
+                column.append(np.array(ids[name] or [fill[name]], dtype=np.int32))
     return tokens
 
 

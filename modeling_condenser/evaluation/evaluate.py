@@ -11,12 +11,12 @@ import logging
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from modeling_condenser.collection.collection import Collection, find_rows, fingerprint_passages
-from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.collection.load import load_dev, load_reported
 from modeling_condenser.encoding.embeddings import local_device
 from modeling_condenser.files.run_folder import hash_data, read_json, write_json
 from modeling_condenser.files.settings import check_least, parse_settings
@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 INDEX_SETTINGS = ("index", "search_parameters")  # that a run depends on
 _LEAST_DEPTH = 100
 _WHOLE_RUN = 1000  # passages, of TREC's runs; for measures without a cut-off
+_OF_QUERIES = ("query_prompt", "query_max_length")  # settings without effect on passages
 _NOT_IN_COMMAND = {"systems", "collection", "output_dir", "card", "embeddings"}
 
 
@@ -95,14 +96,20 @@ class EvaluationRecipe:
         if not self.systems:
             raise ValueError("Nothing to evaluate: name at least one system.")
         check_least(self, depth=1)
-        if self.measures is not None and self.task != "retrieval":
-            raise ValueError(f"measures are for retrieval, and {self.task} has its own.")
-        deepest = 0 if self.measures is None else _deepest(self.measures)
-        if self.depth is not None and deepest > self.depth:
-            raise ValueError(
-                f"measures needs {deepest} passages for each query, and depth is {self.depth}: "
-                "leave depth out."
-            )
+        if self.measures is not None:
+            if self.task != "retrieval":
+                raise ValueError(f"measures are for retrieval, and {self.task} has its own.")
+            deepest = _deepest(self.measures)
+            if self.depth is not None and deepest > self.depth:
+                raise ValueError(
+                    f"measures needs {deepest} passages for each query, and depth is {self.depth}: "
+                    "leave depth out."
+                )
+        if self.task != "retrieval":
+            usual = {field.name: field.default for field in fields(self)}
+            for name in ("split", "depth", "embeddings"):
+                if getattr(self, name) != usual[name]:
+                    raise ValueError(f"{name} is for retrieval, and not for {self.task}.")
 
     @property
     def run_depth(self) -> int:
@@ -134,15 +141,30 @@ def evaluate(**settings: Any) -> Report:
     recipe, search = parse_settings(settings, EvaluationRecipe, SearchSettings)
     baseline = [] if recipe.baseline is None else [recipe.baseline]
     systems = parse_systems([*baseline, *recipe.systems], search)
+    encoders = {
+        (system.encoder.model, *system.encoder.without(*_OF_QUERIES).settings.items())
+        for system in systems
+        if system.has_vectors
+    }
+    n_encoders = len(encoders)
+    if recipe.embeddings and n_encoders > 1:  # such as a model and what `adapt` made of it
+        opened = [system.encoder.open() for system in systems if system.has_vectors]
+        n_encoders = len({encoder.passage_fingerprint for encoder in opened})
+    if recipe.embeddings and n_encoders != 1:
+        raise ValueError(f"embeddings are of one encoder, and {n_encoders} are named.")
+    if recipe.cost and not any(system.kind == "encoder" for system in systems):
+        raise ValueError("cost is measured of encoders, and none is among the systems.")
     exports = []
     if recipe.card:
         from .results_on_cards import add_to_card, find_exports
 
         named = [parse_system(system) for system in recipe.systems]
         exports = find_exports([system for system in systems if system in named], recipe.task)
+    if recipe.task != "retrieval" and not search.is_exact:
+        raise ValueError(f"index and search_parameters are for retrieval, not for {recipe.task}.")
     out, collection = Path(recipe.output_dir), None
     if recipe.task == "retrieval":
-        collection = load_collection(recipe.collection, split=recipe.split)
+        collection = load_reported(recipe.collection, split=recipe.split)
         if recipe.measures is None:
             qrels, answers = collection.qrels, collection.answers
             usual = default_measures(qrels, answers, depth=recipe.run_depth)
@@ -253,7 +275,10 @@ def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run
     started = time.perf_counter()
     run = searcher.search(collection.queries, depth=depth + bool(is_passage))
     seconds = max(time.perf_counter() - started, 0.001)
-    record: dict[str, Any] = {"queries_per_second": round(len(collection.queries) / seconds, 1)}
+    record: dict[str, Any] = {
+        "search_seconds": round(seconds, 3),
+        "queries_per_second": round(len(collection.queries) / seconds, 1),
+    }
     if isinstance(searcher, HybridSearcher):
         record["fusion"] = str(searcher.fusion)
     bm25 = searcher.bm25 if isinstance(searcher, HybridSearcher) else searcher
@@ -261,6 +286,7 @@ def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run
         record["language"] = bm25.words.language
     if isinstance(searcher, DenseSearcher):
         record |= searcher.measure_recall(collection.queries, run, depth=depth)
+        record["bytes_per_vector"] = searcher.bytes_per_vector
     return cut_run(drop_own_passages(run, collection.qrels), depth), record
 
 

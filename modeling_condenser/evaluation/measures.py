@@ -9,9 +9,10 @@
     Hit@k              whether one of the first k contains an answer string (Karpukhin et al. 2020)
 
 A grade of 1 or more is relevant; `(rel=2)` raises the threshold, as in MRR(rel=2)@10. Ties are
-broken by passage id, ascending. The mean is over all queries that have a relevant passage; a query
-without results counts as 0. All but Hit@k are computed by ir-measures, whose other measures can be
-named as it names them.
+broken by passage id, ascending. A passage with the id of its query is not counted, unless it is
+judged relevant to it (`find_own`). The mean is over all queries that have a relevant passage; a
+query without results counts as 0. All but Hit@k are computed by ir-measures, whose other measures
+can be named as it names them.
 
 The paired randomisation test is the one that Smucker, Allan & Carterette (2007) recommend for
 retrieval experiments. All tests are about the sample of queries, not about training seeds.
@@ -114,7 +115,7 @@ def make_evaluation(per_query: PerQuery, *, unanswerable: Iterable[str] = ()) ->
 def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
     """Parse names of measures; a ValueError for none, an unknown one, or a missing cut-off."""
     if not names:
-        raise ValueError("There is no measure: name at least one that `depth` allows.")
+        raise ValueError("measures is empty: name at least one, or leave it out.")
     measures = {}
     for name in names:
         ir_name = name.replace("Hit@", "Success@").replace("R-Prec", "Rprec")
@@ -128,7 +129,8 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
             raise ValueError(
                 f"{name!r} is not a measure: expected MRR, nDCG, R, MAP, R-Prec, P, Success, Hit "
                 "or another measure of ir-measures whose provider is installed, with a cut-off if "
-                "it needs one, as in MRR@10 or R(rel=2)@1000."
+                "it needs one, as in MRR@10 or R(rel=2)@1000; several have blanks between them, "
+                "or are a list."
             )
     return measures
 
@@ -138,10 +140,18 @@ def default_measures(
 ) -> list[str]:
     """MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 where there are only answers.
 
-    Those deeper than `depth` are left out.
+    Those deeper than `depth` are left out; a ValueError if none is left.
     """
     names = DEFAULT_MEASURES if qrels or not answers else DEFAULT_ANSWER_MEASURES
-    return [name for name in names if depth is None or int(name.partition("@")[2]) <= depth]
+    cutoffs = {name: int(name.partition("@")[2]) for name in names}
+    if depth is None:
+        return list(names)
+    if not (kept := [name for name, cutoff in cutoffs.items() if cutoff <= depth]):
+        raise ValueError(
+            f"depth is {depth}, too few passages for {', '.join(names)}: name other measures, such "
+            f"as {names[-1].partition('@')[0]}@{depth}, or leave depth out."
+        )
+    return kept
 
 
 def evaluate_run(
@@ -156,16 +166,20 @@ def evaluate_run(
     """Measure a run by judgements, by answer strings, or by both.
 
     All measures have the same queries: those with a relevant passage and, for Hit@k, an answer. A
-    query whose best grade is 1 counts as 0 in MRR(rel=2)@10, as with `trec_eval -l 2`.
+    query whose best grade is 1 counts as 0 in MRR(rel=2)@10, as with `trec_eval -l 2`. The default
+    measures are MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 where there are only answers.
 
     Args:
         qrels: query id -> passage id -> grade; 0 or less is not relevant.
         run: its queries without judgements are ignored.
-        measures: names (see the module's docstring), by default `default_measures`.
+        measures: names; see the module's docstring.
         answers: query id -> strings, for Hit@k. As in DPR, a passage is a hit if its text, without
             the title, contains one of them; see `AnswerMatcher`.
         passages: of the collection, with the columns `_id`, `title` and `text`; for Hit@k.
         is_given: whether others made the run, who may have cut it: that is then warned of.
+
+    Raises:
+        ValueError: an unknown measure, or no query that can be measured.
     """
     if measures is None:
         measures = default_measures(qrels, answers)
@@ -199,7 +213,8 @@ def evaluate_run(
         logger.warning("%d of %d queries have no results, and count as 0.", n_empty, len(rankings))
     values = _measure(graded, qrels, rankings)
     if hits:
-        assert passages is not None
+        if passages is None:
+            raise ValueError(f"{', '.join(hits)} reads the passages: pass the collection's.")
         values |= _measure(hits, _judge_by_answers(hits, rankings, answers, passages), rankings)
     return make_evaluation({name: values[name] for name in parsed}, unanswerable=unanswerable)
 
@@ -251,7 +266,10 @@ def _judge_by_answers(
 def measure_in_memory(
     retriever: "Retriever", collection: Collection, measures: Sequence[str] | None = None
 ) -> Evaluation:
-    """Encode, search and measure a small collection, such as one of `sample_collection`."""
+    """Encode, search and measure a small collection, such as one of `sample_collection`.
+
+    Nothing is written. The search is by the model's similarity.
+    """
     retriever.check_inner_product()
     ids = collection.passages["_id"][:]
     passages = retriever.encode_passages(collection.passages)

@@ -43,24 +43,38 @@ Evaluations = Mapping[str, Evaluation]
 
 @dataclass(frozen=True)
 class SystemResult:
-    """The measures of one system."""
+    """The measures of one system.
+
+    Attributes:
+        run_file: the TREC run that was measured; None for pairs and triplets.
+        record: facts about the search, such as its time.
+        settings: of the system, such as its pooling.
+        cost: time and memory of encoding, from `measure_cost`.
+    """
 
     system: str
     evaluation: Evaluation
-    run_file: Path | None = None  # None for pairs and triplets
-    record: Mapping[str, Any] = field(default_factory=dict)  # facts about the search
+    run_file: Path | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    cost: Mapping[str, Any] | None = None  # of `measure_cost`
+    cost: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class Report:
-    """The result of an evaluation; `print(report)` shows measures and differences."""
+    """The result of an evaluation; `print(report)` shows measures and differences.
+
+    Attributes:
+        folder: of the report's files.
+        results: one for each system, the baseline first.
+        comparisons: (system, measure) -> comparison with the baseline, corrected together (Holm).
+        content: all figures, as in results.json.
+    """
 
     folder: Path
-    results: Sequence[SystemResult]  # the baseline first
-    comparisons: Mapping[tuple[str, str], Comparison]  # (system, measure) -> with the baseline
-    content: Mapping[str, Any]  # all figures, as in results.json
+    results: Sequence[SystemResult]
+    comparisons: Mapping[tuple[str, str], Comparison]
+    content: Mapping[str, Any]
 
     @property
     def file(self) -> Path:
@@ -99,6 +113,9 @@ class Report:
         notes = f"\n\np is two-sided, by Holm's correction over this table. {MARKS}"
         return f"{self.content['title']}\n\n{table}{notes if self.comparisons else ''}"
 
+    def _repr_markdown_(self) -> str:  # what a notebook shows
+        return self.file.read_text(encoding="utf-8")
+
 
 def write_report(
     folder: Path,
@@ -112,8 +129,15 @@ def write_report(
 ) -> Report:
     """Compare systems, and write the report's files, which replace those of an earlier report.
 
-    The first system is the baseline; groups of queries are compared in the first measure. For
-    graded pairs and triplets, there is no collection; `name` is of their file, `split` the task.
+    Args:
+        folder: created if missing.
+        results: of the same measures and queries. The first system is the baseline; groups of
+            queries are compared in the first measure.
+        name: of the collection, or of the file of pairs or triplets.
+        split: of the queries, or the task.
+        collection: None for graded pairs and triplets.
+        command: reproduces the report.
+        seed: of all tests and intervals.
     """
     first = results[0]
     systems = {result.system: result.evaluation for result in results}
@@ -129,6 +153,7 @@ def write_report(
     content = {
         "title": f"{name}, {split}: {n_items:,} {'queries' if collection else 'items'}",
         "n_items": n_items,
+        "shared_queries": dict(collection.shared) if collection else {},
         "unanswerable": first.evaluation.unanswerable,
         "baseline": first.system,
         "systems": {
@@ -295,7 +320,9 @@ def _type_of_noun(phrase: str) -> AnswerType | None:
 def group_queries(queries: Mapping[str, str], *, is_english: bool, at_least: int = 1) -> Groupings:
     """Group queries (id -> text) by "answer type" (English ones) and by "query length", in words.
 
-    A character of a script without spaces is a word. Smaller groups than `at_least` are left out.
+    A character of a script without spaces is a word.
+
+    Smaller groups than `at_least` and queries without a type are left out.
     """
     types = [answer_type(text) if is_english else None for text in queries.values()]
     lengths = [len(_WORD.findall(text)) for text in queries.values()]

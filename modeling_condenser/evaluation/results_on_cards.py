@@ -29,7 +29,8 @@ def find_exports(systems: Sequence[System], task: str) -> list[System]:
     if task != "retrieval" or not exports:
         raise ValueError(
             "card is true, but only retrieval by a local export, named without settings, is shown "
-            f"on its card: name a folder with {PROVENANCE_FILE}, of `condenser export` or a run."
+            f"on its card, and its folder must hold {PROVENANCE_FILE}: name the folder model of a "
+            "run, or export with `condenser export`, as save_encoder records nothing."
         )
     return exports
 
@@ -46,33 +47,37 @@ def add_to_card(
 ) -> None:
     """Add the result of a local export, compared with the baseline, to its folder and its card.
 
-    Results of other collections, splits, depths or search settings are kept. `settings` are those
-    that the user stated; `recipe` and `search` are the same, complete.
+    Results of other collections, splits, depths or search settings are kept.
+
+    Args:
+        system: the export, one of the systems.
+        settings: that the user stated; `recipe` and `search` are the same, complete.
     """
     result = report.results[systems.index(system)]
     model, evaluation = Path(system.model), result.evaluation
+    intervals, comparisons = {}, []
     control, baseline = systems[0], report.content["baseline"]
     is_itself = control.kind == "encoder" and control.model == system.model
     if is_itself and not control.settings.keys() - {"dtype"}:
         baseline = f"its {control.settings.get('dtype', 'float32')} weights"
-    figures = {m: report.content["results"][m][result.system] for m in evaluation.means}
-    compared = {m: report.comparisons.get((result.system, m)) for m in evaluation.means}
-    comparisons = [
-        {
-            "baseline": baseline,
-            "measure": measure,
-            "value": c.mean_baseline,
-            "difference": c.difference,
-            "p_value": c.p_adjusted,
-        }
-        for measure, c in compared.items()
-        if c is not None
-    ]
+    for measure in evaluation.means:
+        if interval := report.content["results"][measure][result.system]["interval"]:
+            intervals[measure] = interval
+        if comparison := report.comparisons.get((result.system, measure)):
+            comparisons.append(
+                {
+                    "baseline": baseline,
+                    "measure": measure,
+                    "value": comparison.mean_baseline,
+                    "difference": comparison.difference,
+                    "p_value": comparison.p_adjusted,
+                }
+            )
     conditions = {name: getattr(search, name) for name in INDEX_SETTINGS}
-    conditions["dtype"] = system.settings.get("dtype")
-    conditions = {
-        name: value for name, value in conditions.items() if value not in (None, EXACT, "float32")
-    }
+    conditions["dtype"] = system.settings.get("dtype", "float32")
+    for name, usual in (("index", EXACT), ("search_parameters", None), ("dtype", "float32")):
+        if conditions[name] == usual:
+            del conditions[name]
     is_local = Path(recipe.collection).exists() or hub_name(recipe.collection) is None
     source, revision = (None, None) if is_local else split_revision(recipe.collection)
     texts = [_publish(each, system.model) for each in systems]
@@ -86,8 +91,9 @@ def add_to_card(
         source=source,
         revision=revision,
         search=conditions,
-        intervals={m: each["interval"] for m, each in figures.items() if each["interval"]},
+        intervals=intervals,
         comparisons=comparisons,
+        shared_queries=dict(collection.shared),
         fingerprint_passages=fingerprint_passages(collection.passages),
         command=make_command(settings, texts, collection_name),
     )

@@ -33,10 +33,13 @@ _EIN_DOR_COLUMNS = {"Sentence1": "anchor", "Sentence2": "positive", "Sentence3":
 
 
 def read_items(path: str | Path, task: str) -> pd.DataFrame:
-    """Read pairs of sentences with human scores, or triplets, by their task.
+    """Read pairs of sentences with human scores, or triplets.
 
-    `path` is a table (.csv, .tsv, .jsonl, .json or .parquet; .gz may follow), or a file of the STS
-    benchmark (Cer et al. 2017) or of Ein Dor et al. (2018), as published.
+    Args:
+        path: a table (.csv, .tsv, .jsonl, .json or .parquet; .gz may follow) with columns
+            sentence1, sentence2 and score, or anchor, positive and negative. Or a file of the STS
+            benchmark (Cer et al. 2017) or of Ein Dor et al. (2018), as published.
+        task: "graded_pairs" or "triplets".
     """
     names = _COLUMNS[task]
     table = pd.DataFrame(read_rows(Path(path))).rename(columns=_EIN_DOR_COLUMNS)
@@ -84,7 +87,7 @@ class GradedEvaluation(Evaluation):
         return bootstrap_interval(_spearman, self.similarities, self.scores, seed=seed)
 
     def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison:
-        """Compare by a paired randomisation test.
+        """Compare with another system on the same pairs by a paired randomisation test.
 
         It swaps the systems' ranks of random pairs, because a dot product and a cosine have no
         common scale, and computes the difference of the correlations again.
@@ -108,6 +111,12 @@ class GradedEvaluation(Evaluation):
 
 def evaluate_graded_pairs(similarities: np.ndarray, scores: np.ndarray) -> GradedEvaluation:
     """Correlate similarities, (N,), with human scores, (N,): measure "Spearman"."""
+    for name, values in (("similarities", similarities), ("scores", scores)):
+        if np.ptp(values) == 0:
+            raise ValueError(
+                f"All {name} are equal, so they have no correlation: check the file, and whether "
+                "the encoder gives every text the same vector."
+            )
     means = {"Spearman": float(_spearman(similarities, scores))}
     return GradedEvaluation(means, per_query={}, similarities=similarities, scores=scores)
 
@@ -127,7 +136,11 @@ def correlate(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def evaluate_triplets(to_positive: np.ndarray, to_negative: np.ndarray) -> Evaluation:
-    """Measure how often the anchor is more similar to the positive, (N,) both; ties are wrong."""
+    """Measure how often the anchor is more similar to the positive: measure "triplet accuracy".
+
+    Equal similarities, (N,) both, count as wrong: an encoder with the same vector for every text
+    scores 0.
+    """
     is_right = (to_positive > to_negative).tolist()
     values = {str(row): float(right) for row, right in enumerate(is_right)}
     return make_evaluation({"triplet accuracy": values})

@@ -84,7 +84,8 @@ def find_model_folder(model: str | Path, **hub: Any) -> Path:
             folder = fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS, **hub)
     refuse_modules(folder)
     for file in _find_configs(folder):
-        refuse_kernels(read_json(file, {}), file)
+        if isinstance(config := read_json(file, {}), Mapping):
+            refuse_kernels(config, file)
     refuse_adapter(folder)
     return folder
 
@@ -129,8 +130,10 @@ def refuse_adapter(folder: Path) -> None:
         if file.is_file():
             base = read_json(file, {}).get("base_model_name_or_path")
             raise ValueError(
-                f"{folder} holds an adapter (LoRA) of {base}, not a whole encoder: merge them by "
-                "merge_and_unload() of peft, save that with the tokenizer, and name the new folder."
+                f"{folder} holds an adapter (LoRA) of {base}, not a whole encoder: merge them with "
+                f"peft, by PeftModel.from_pretrained(AutoModel.from_pretrained({base!r}), "
+                f"{str(folder)!r}).merge_and_unload().save_pretrained(NEW), save the tokenizer in "
+                "NEW, too, and use NEW."
             )
 
 
@@ -150,8 +153,11 @@ def refuse_links(folder: Path, *, inside: Path | None = None) -> None:
     """Raise a ValueError if files of a folder to copy are links to files elsewhere.
 
     A cloned repository may hold links to private files. Weights in safetensors, and the cache of
-    the Hub, whose files are links into folders `blobs`, are not meant. Links may lead `inside`, by
-    default the folder.
+    the Hub, whose files are links into folders `blobs`, are not meant.
+
+    Args:
+        folder: to copy.
+        inside: where links may lead; by default the folder.
     """
     allowed = (inside or folder).resolve()
     for file in folder.rglob("*"):

@@ -233,6 +233,12 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
         raise ValueError(f"{name} is {value!r}, expected {expected}.") from None
 
 
+_SEVERAL = (
+    'write several values of a field as a list in quotes, "[a, b]", and a pattern of files in '
+    "quotes, too. --help shows the usage."
+)
+
+
 class _Parser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise a ValueError, which `main` prints, instead of exiting."""
@@ -289,8 +295,10 @@ def read_settings(
     plain = settings.pop("words")
     stated = (word.lstrip("-").partition("=")[0].replace("-", "_") for word in unknown)
     _refuse_unknown(stated, classes)
-    if plain and (_is_recipe(plain[0]) or not (positional or Path(plain[0]).exists())):
-        settings["recipe"] = plain.pop(0)  # if there is none, the error names the nearest
+    if plain and not positional and not _is_recipe(plain[0]) and Path(plain[0]).exists():
+        raise ValueError(f"{plain[0]} is no recipe (a YAML file): {_SEVERAL}")
+    if plain and (not positional or _is_recipe(plain[0])):
+        settings["recipe"] = plain.pop(0)
     settings.update(_assign_words(plain, [n for n in positional if n not in settings], classes))
     if recipe := settings.pop("recipe", None):
         settings = read_recipe(recipe, settings)
@@ -352,7 +360,8 @@ def _read_structure(text: str) -> Any:
         return yaml.safe_load(text) if text[:1] in ("{", "[") else text
     except yaml.YAMLError as error:
         raise argparse.ArgumentTypeError(
-            f'{text!r} is not valid YAML, as in "{{a: b, c: d}}" with quotes around it: {error}'
+            f"{text!r} is not valid YAML. Write quotes around the whole, and a blank behind each "
+            f'colon and comma, as in "{{a: b, c: d}}": {error}'
         ) from error
 
 
@@ -370,10 +379,7 @@ def _assign_words(
         else:
             assigned[name] = rest.pop(0)
     if rest:
-        raise ValueError(
-            f"unexpected word {rest[0]!r}: write several values of a field as a list in quotes, "
-            '"[a, b]", and a pattern of files in quotes, too. --help shows the usage.'
-        )
+        raise ValueError(f"unexpected word {rest[0]!r}: {_SEVERAL}")
     return assigned
 
 

@@ -26,7 +26,7 @@ from modeling_condenser.encoder_parts import freeze_pooler
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import compare, measure_in_memory
 from modeling_condenser.evaluation.verdict import MEASURE, Verdict
-from modeling_condenser.files.models import Pooling, find_model_folder, is_checkpoint
+from modeling_condenser.files.models import Dtype, Pooling, find_model_folder, is_checkpoint
 from modeling_condenser.publishing.card import read_start_metadata
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.publishing.provenance import FINETUNING, KEEPS_START, read_start
@@ -47,17 +47,16 @@ logger = logging.getLogger(__name__)
 
 _NOT_SUPPORTED = {  # arguments of sentence-transformers, and what serves instead
     "prompts": "set query_prompt and passage_prompt, which the model's files then state.",
-    "batch_sampler": "examples are shuffled, and false negatives in a batch are masked.",
+    "batch_sampler": "examples are shuffled; a text may repeat in a batch of a contrast, whose "
+    "false negatives are masked.",
     "router_mapping": "queries and passages are told apart by the columns of the data.",
     "neftune_noise_alpha": "leave it out.",
     "auto_find_batch_size": "set mini_batch_size, which saves memory.",
     "train_sampling_strategy": "examples are shuffled.",
     "enable_jit_checkpoint": "set save_steps.",  # a killed training would end as if finished
     "metric_for_best_model": f"{MEASURE} on dev queries chooses the best weights.",
-    "eval_strategy": "dev queries are ranked with each checkpoint: set save_strategy.",
-    "eval_steps": "dev queries are ranked with each checkpoint: set save_steps.",
 }
-_USUAL = ("no", "random")  # values that change nothing
+_USUAL_SAMPLING = "random"
 _METRIC = f"eval_{MEASURE}"  # as the log names it
 _RANKINGS = 5  # of dev queries in a run, at most
 _AT_THE_END = 10**9  # steps; the Trainer saves and evaluates after the last step in any case
@@ -65,7 +64,7 @@ _POWER = 0.5  # of the size: 2e-5 for BERT base becomes 5.6e-5 for all-MiniLM-L6
 
 
 def finetune(**settings: Any) -> Path:
-    """Run a fine-tuning recipe, or resume it from its last checkpoint; return the model's folder.
+    """Run a fine-tuning recipe, or resume it from its last checkpoint.
 
     If the collection has 20 dev queries, up to 200 of them are ranked among 1,000 passages by the
     start, after the training and up to four times in it (as long as the rankings read no more texts
@@ -76,24 +75,36 @@ def finetune(**settings: Any) -> Path:
 
     Args:
         **settings: fields of `FinetuningRecipe` and of `SentenceTransformerTrainingArguments`.
+
+    Returns:
+        The folder of the retriever, within the output folder.
+
+    Raises:
+        ValueError: a setting or the data does not fit.
+        FileNotFoundError: the encoder, the collection or a file does not exist.
     """
     for name, advice in _NOT_SUPPORTED.items():
-        if settings.get(name) and settings[name] not in _USUAL:
+        if settings.get(name) and settings[name] != _USUAL_SAMPLING:
             raise ValueError(f"{name} is not supported: {advice}")
     dev = None
-    strategy = settings.get("save_strategy", "steps")
-    if "no" not in (strategy, settings.get("eval_strategy")) and settings.get(
-        "load_best_model_at_end", True
-    ):
+    is_ranked = "no" not in (settings.get("eval_strategy"), settings.get("save_strategy"))
+    if is_ranked and settings.get("load_best_model_at_end", True):
         dev = load_dev_queries(settings)
     if dev is None and settings.get("load_best_model_at_end"):
         raise ValueError(
-            f"load_best_model_at_end needs checkpoints, and a collection with {FEWEST_QUERIES} "
-            "queries in its split dev (qrels/dev.tsv): leave it out."
+            f"load_best_model_at_end needs {FEWEST_QUERIES} dev queries and checkpoints: set "
+            "collection to one with a split dev (qrels/dev.tsv), and no eval_strategy or "
+            "save_strategy no; or leave it out."
         )
     saving: dict[str, Any] = {}
     if dev is not None:
-        steps = settings.get("save_steps", _AT_THE_END)
+        steps = settings.get("save_steps", settings.get("eval_steps", _AT_THE_END))
+        if settings.get("eval_steps", steps) != steps:
+            raise ValueError(
+                f"eval_steps is {settings['eval_steps']}, but save_steps {steps}: checkpoints are "
+                "what is ranked on dev queries, so state one of them."
+            )
+        strategy = settings.get("save_strategy", settings.get("eval_strategy", "steps"))
         saving = {"save_strategy": strategy, "save_steps": steps, "save_total_limit": 1}
         saving |= {"eval_strategy": strategy, "eval_steps": steps}
         saving |= {"load_best_model_at_end": True, "metric_for_best_model": _METRIC}
@@ -152,15 +163,16 @@ def load_dev_queries(settings: Mapping[str, Any]) -> Collection | None:
     n_queries = 0 if dev is None else len(judged_positives(dev))
     if n_queries < FEWEST_QUERIES:
         logger.warning(
-            "%s has %d dev queries besides those trained on, and fewer than %d decide nothing: "
-            "add some (qrels/dev.tsv), or compare start and result with `condenser evaluate`.",
+            "%s has %d dev queries besides those trained on, and fewer than %d decide nothing, so "
+            "nobody knows whether the fine-tuning helps. Add some to the split dev "
+            "(qrels/dev.tsv), or compare start and result with `condenser evaluate`.",
             *(collection, n_queries, FEWEST_QUERIES),
         )
         return None
     return dev
 
 
-def open_trainable(name: str, **contract: Any) -> Retriever:
+def open_trainable(name: str, *, dtype: Dtype = "float32", **contract: Any) -> Retriever:
     """Load an encoder to fine-tune; `contract` are fields of `EncodingContract`.
 
     The model is reduced to transformer and pooling: the losses normalise vectors themselves. If its
@@ -168,8 +180,10 @@ def open_trainable(name: str, **contract: Any) -> Retriever:
     """
     folder = find_model_folder(name)
     if is_checkpoint(folder):
-        raise ValueError(f"{folder} is a Condenser checkpoint: use `condenser export` first.")
-    encoder = Retriever(folder, **contract)
+        raise ValueError(
+            f"{folder} is a Condenser checkpoint: use `condenser export` first, and fine-tune that."
+        )
+    encoder = Retriever(folder, dtype=dtype, **contract)
     modules: list[Any] = list(encoder.model)
     kinds, pooling = [type(module) for module in modules], encoder.contract.pooling
     is_plain = kinds[:2] == [Transformer, PoolingModule] and kinds[2:] in ([], [Normalize])
@@ -247,7 +261,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
         if recipe.objective == "contrastive" and n_passages < 2:
             raise ValueError(
                 "A batch is one pair, without negatives: set per_device_train_batch_size to 2 or "
-                "more, and train on 2 examples or more."
+                f"more, and train on 2 examples or more ({data.facts['n_examples']} now)."
             )
         passages = ("sentence1", "sentence2", *passage_columns(data.facts["n_negatives"]))
         arguments.router_mapping = {"query": "query", **dict.fromkeys(passages, "document")}
@@ -291,7 +305,7 @@ class RetrieverTrainer(ResumableTrainer, SentenceTransformerTrainer):
             best = self.state.best_global_step
             after = values.get(best) or rank_dev_queries(self.encoder, self.dev)
             asked += "; these queries chose the step, too, so a gain is overstated"
-            self.record["verdict"] = str(Verdict(compare(after, before), asked))
+            self.record["verdict"] = str(Verdict(compare(after, before), MEASURE, asked))
         return output
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:

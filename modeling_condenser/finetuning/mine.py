@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO, NamedTuple
@@ -61,7 +62,7 @@ _CANDIDATES_AT_ONCE = 64  # that a cross-encoder scores
 
 
 def mine(**settings: Any) -> Path:
-    """Mine hard negatives into a folder; return their file. A finished folder is left unchanged.
+    """Mine hard negatives into a folder; a finished folder is left unchanged.
 
     Example:
         >>> file = mine(system="bm25", collection="my-collection", output_dir="negatives")
@@ -69,6 +70,14 @@ def mine(**settings: Any) -> Path:
 
     Args:
         **settings: fields of `MiningRecipe` and, for encoders, of `SearchSettings`.
+
+    Returns:
+        The file of hard negatives, `negatives.jsonl` in `output_dir`.
+
+    Raises:
+        ValueError: a setting does not fit, or the folder holds the results of other settings, of
+            another system or of another collection.
+        FileNotFoundError: the system, the collection or the cross-encoder is missing.
     """
     started = time.perf_counter()
     recipe, search = parse_settings(settings, MiningRecipe, SearchSettings)
@@ -88,7 +97,9 @@ def mine(**settings: Any) -> Path:
     # The fusion of a hybrid system is chosen on the dev queries.
     dev = load_dev(recipe.collection, judged=recipe.split) if system.needs_dev else None
     data = [system.fingerprint, fingerprint_passages(collection.passages)]
-    data += [fingerprint_judgements(each) for each in (collection, dev) if each]
+    data.append(fingerprint_judgements(collection))
+    if dev is not None:
+        data.append(fingerprint_judgements(dev))
     if recipe.cross_encoder is not None:
         place = find_model_folder(recipe.cross_encoder)
         weights = (*place.glob("*.safetensors"), *place.glob("pytorch_model*.bin"))
@@ -101,8 +112,7 @@ def mine(**settings: Any) -> Path:
     searcher = open_searcher(
         system, collection.passages, folder / "search", settings=search, dev=dev
     )
-    index = PassageIndex(collection.passages)
-    miner = Miner(recipe, collection, index, KnownPassages(collection, index), scorer)
+    miner = Miner(recipe, collection, PassageIndex(collection.passages), scorer)
     with atomic_file(negatives) as file:
         sizes = _write_negatives(miner, searcher, labelled, file)
         if not sum(sizes):
@@ -156,19 +166,30 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Miner:
-    """Mines queries of one collection."""
+    """Mines queries of one collection.
+
+    Attributes:
+        recipe: the filters.
+        collection: whose queries are mined.
+        index: finds its passages.
+        scorer: a cross-encoder, or None.
+        dropped: number of candidates that each filter dropped.
+    """
 
     recipe: MiningRecipe
     collection: Collection
     index: PassageIndex
-    known: KnownPassages
     scorer: CrossEncoder | None = None
-    dropped: Counter[str] = field(default_factory=Counter)  # candidates, by filter
+    dropped: Counter[str] = field(default_factory=Counter)
 
     def mine(
         self, query_id: str, positives: Sequence[str], ranked: Sequence[tuple[str, float]]
     ) -> dict[str, Any] | None:
-        """The line of a query, whose passages were found in this order; None without a positive."""
+        """Mine the hard negatives of a query, whose passages were found in this order.
+
+        Returns:
+            `query_id`, `positive_ids`, `negative_ids` and scores; None without a positive.
+        """
         if not positives:
             positives = self._with_answer(query_id, [name for name, _ in ranked])[:1]
         if not positives:
@@ -193,11 +214,9 @@ class Miner:
         self, query_id: str, positives: Sequence[str], ranked: Sequence[tuple[str, float]]
     ) -> list[Candidate]:
         """The passages at the recipe's ranks that are not known and score below the margin."""
-        scores, margin = dict(ranked), self.recipe.relative_margin
-        lowest, highest = min(scores.get(name, -math.inf) for name in positives), math.inf
-        if margin is not None:  # lowest * (1 - margin) would be above a negative score
-            highest = lowest - abs(lowest) * margin if math.isfinite(lowest) else lowest
-        known_ids, known_contents = self.known.find(query_id, positives)
+        scores = dict(ranked)
+        highest = self._highest_score(min(scores.get(name, -math.inf) for name in positives))
+        known_ids, known_contents = self._known.find(query_id, positives)
         taken = ranked[self.recipe.first_rank - 1 : self.recipe.last_rank]
         contents = self.index.content[self.index.rows([name for name, _ in taken])].tolist()
         candidates = []
@@ -211,6 +230,20 @@ class Miner:
             else:
                 candidates.append(Candidate(rank, name, score))
         return candidates
+
+    @cached_property
+    def _known(self) -> KnownPassages:
+        return KnownPassages(self.collection, self.index)
+
+    def _highest_score(self, positive: float) -> float:
+        """The highest score of a negative, by the positive's score (-inf if it was not found)."""
+        absolute, relative = self.recipe.absolute_margin, self.recipe.relative_margin
+        if absolute is None and relative is None:
+            return math.inf
+        if math.isinf(positive):
+            return -math.inf
+        # positive * (1 - margin) would be above a negative score.
+        return min(positive - (absolute or 0), positive - abs(positive) * (relative or 0))
 
     def _filter_by_text(self, query_id: str, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The first candidates without an answer that the cross-encoder finds irrelevant."""

@@ -204,9 +204,10 @@ class MiningRecipe:
         n_negatives: the maximum for a query; null for all that pass the filters.
         sampling: "random" candidates, or the "top" ones.
         seed: of the sampling, for each query independently.
-        relative_margin: drop candidates by the positive's score: 0.05 keeps those with at most 95 %
-            of it (NV-Retriever's TopK-PercPos). The lowest score of several positives counts; a
-            positive that was not found leaves none.
+        absolute_margin: drop candidates that score higher than the positive's score minus this. The
+            lowest score of several positives counts; a positive that was not found leaves none.
+        relative_margin: the same, as a share of the positive's score: 0.05 keeps candidates with at
+            most 95 % (NV-Retriever's TopK-PercPos).
         answer_filter: drop candidates that contain an answer of the query.
         cross_encoder: folder or Hub name of a cross-encoder with one label; scores positives and
             negatives, for distillation.
@@ -223,6 +224,7 @@ class MiningRecipe:
     n_negatives: int | None = 30
     sampling: Literal["random", "top"] = "random"
     seed: int = 0
+    absolute_margin: float | None = None
     relative_margin: float | None = None
     answer_filter: bool = False
     cross_encoder: str | None = None

@@ -37,6 +37,7 @@ from .provenance import (
     PRETRAINING,
     EvaluationResult,
     Stage,
+    drop_starter,
     hub_model,
     hub_name,
     read_provenance,
@@ -97,7 +98,7 @@ def write_card(
         ValueError: the folder holds no model of this package, or the metadata cannot be read.
     """
     config, contract = read_config(folder / module_paths(folder)[0]), read_contract(folder)
-    stages, results = read_provenance(folder), read_results(folder)
+    stages, results = drop_starter(read_provenance(folder)), read_results(folder)
     title = name.rpartition("/")[2] if name else _title(folder)
     existing, text = read_card(folder / CARD_FILE)
     made = _metadata(contract, stages, results, title)
@@ -249,7 +250,7 @@ def link(name: object, kind: str = "") -> str:
         return (
             "local files" if place.startswith("*") else f"{markdown.code(place)} (not on the Hub)"
         )
-    if text == STARTER_TITLE:
+    if text.startswith(STARTER_TITLE):
         about = "a small encoder, pre-trained on English Wikipedia, CC BY-SA 3.0"
         return f"{markdown.code(text)} ({about})"
     return markdown.code(text)

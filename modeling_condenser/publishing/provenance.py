@@ -93,6 +93,13 @@ def read_start(name: str | Path | None) -> list[Stage]:
         return []
 
 
+def drop_starter(stages: Sequence[Stage]) -> Sequence[Stage]:
+    """The stages after the bundled encoder; all if they did not start from it."""
+    encoders = [str(stage.recipe.get("encoder", "")) for stage in stages]
+    starts = [i for i, name in enumerate(encoders) if name.startswith(STARTER_TITLE)]
+    return stages[starts[-1] :] if starts else stages
+
+
 def read_provenance(folder: Path) -> list[Stage]:
     """The stages that made a model, first to last; empty if not recorded."""
     try:
@@ -178,6 +185,7 @@ class EvaluationResult:
         comparisons: with other systems on the same queries: `baseline`, `measure`, the baseline's
             `value`, the `difference` of this model's value from it, and the `p_value` of a
             two-sided paired randomisation test, with Holm's correction over the evaluation.
+        shared_queries: other split of the collection -> number of these queries that it has too.
         command: reproduces the result of the model `OWNER/NAME`.
         date: in UTC, as in 2026-01-31.
     """
@@ -192,6 +200,7 @@ class EvaluationResult:
     search: Mapping[str, Any] = field(default_factory=dict)
     intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     comparisons: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    shared_queries: Mapping[str, int] = field(default_factory=dict)
     fingerprint_passages: str | None = None
     command: str | None = None
     date: str | None = None

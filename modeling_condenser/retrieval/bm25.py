@@ -25,8 +25,7 @@ logger = logging.getLogger(__name__)
 
 INDEX_FOLDER = "index"
 DEFAULT_PRESET = "default"
-# Of `words.py` and the fusions of `runs.py`: what is stored of another one is made again.
-WORDS_VERSION = 3
+WORDS_VERSION = 3  # of `words.py`: stored indexes and runs of another one are made again
 
 PRESETS: Mapping[str, tuple[float, float]] = {
     # Lucene's. All others are of papers, with their words (`PlainWords`).
@@ -54,11 +53,15 @@ class Bm25:
 
     Args:
         passages: columns `_id`, `title`, `text`.
-        preset: a name of `PRESETS`.
-        k1, b: term frequency saturation, and length normalisation from 0 to 1.
+        preset: a name of `PRESETS`, for k1 and b.
+        k1: term frequency saturation, at least 0.
+        b: length normalisation, from 0 (none) to 1 (full).
         language: of stopwords and stems, one of `LANGUAGES`, as in "french" or "fr"; by default
             recognised from the passages.
         folder: stores the index for later calls; by default it is only in memory.
+
+    Raises:
+        ValueError: a parameter is wrong, or no passage has a word.
     """
 
     def __init__(
@@ -73,6 +76,10 @@ class Bm25:
     ) -> None:
         default_k1, default_b = PRESETS[preset]
         self.k1, self.b = default_k1 if k1 is None else k1, default_b if b is None else b
+        if not (self.k1 >= 0 and 0 <= self.b <= 1):
+            raise ValueError(
+                f"k1 is {self.k1} and b is {self.b}: expected k1 from 0, and b from 0 to 1."
+            )
         self._is_recognized = language is None and preset == DEFAULT_PRESET
         if language is None:
             language = recognize_language(passages)
@@ -113,11 +120,11 @@ class Bm25:
         if self._is_recognized:
             language = self.words.language
             logger.info(
-                "BM25: the language is not recognised: nothing is stemmed. bm25,language=german "
-                "chooses German."
+                "BM25: the language was not recognised, so nothing is stemmed and no word left "
+                "out; bm25,language=german chooses German."
                 if language == NO_LANGUAGE
-                else f"BM25: words are stemmed, and stopwords left out, as {language.title()}. "
-                "bm25,language=none keeps all words as they are."
+                else f"BM25: the text looks {language.title()}, so words are stemmed and stopwords "
+                "left out in this language; bm25,language=none keeps all words as they are."
             )
         rows = iterate_rows(passages.select_columns(["title", "text"]))
         shown = bar(rows, "BM25 index", unit="passage", total=len(passages))

@@ -41,7 +41,11 @@ def build_approximate(
 ) -> faiss.Index:
     """Build and save a faiss index, or open the one in the folder; it is mapped into memory.
 
-    `parameters` are of the search. What faiss refuses is a ValueError.
+    Args:
+        embeddings: the rows of the index.
+        factory: a faiss factory string; if faiss refuses it, a ValueError is raised.
+        folder: new, empty, or of an earlier call.
+        parameters: of the search, such as "nprobe=16" or "efSearch=128"; faiss's own by default.
     """
     folder = Path(folder)
     identity = {

@@ -7,11 +7,12 @@ An update makes the next folder, from links to the files of the one before, and 
 number. So one that is killed or fails changes nothing, and the next `update` continues it.
 """
 
+import logging
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, pairwise
 from operator import itemgetter
@@ -20,7 +21,6 @@ from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 from filelock import FileLock
@@ -30,6 +30,7 @@ from modeling_condenser.collection.collection import (
     Collection,
     PassageIndex,
     check_passages,
+    check_text,
 )
 from modeling_condenser.collection.load import CORPUS_FILE, load_dev, load_passages
 from modeling_condenser.collection.rows import iterate_rows
@@ -53,18 +54,21 @@ from .systems import (
     SearchSettings,
     System,
     SystemLike,
+    link,
     open_searcher,
     parse_systems,
 )
 from .words import Words, recognize_language
 
+logger = logging.getLogger(__name__)
+
 INDEX_FILE, PASSAGES_FILE, LOCK_FILE = "index.json", "passages.arrow", ".lock"
 SOURCE_COLUMNS = ("headings", "file")  # of a collection by `condenser collect`
 _SCHEMA = pa.schema([(name, pa.string()) for name in (*COLUMNS, *SOURCE_COLUMNS)])
 
-PassageSource: TypeAlias = str | Path | Dataset | pd.DataFrame | Mapping[str, str] | Sequence[str]
-"""Folder or Hub name of a collection; a data set or table with the columns `_id`, `title` and
-`text`, and optionally `headings` and `file`; texts by id; or texts, whose ids are their places."""
+PassageSource: TypeAlias = str | Path | Dataset | Mapping[str, str] | Sequence[str]
+"""Folder or Hub name of a collection; a data set with the columns `_id`, `title` and `text`, and
+optionally `headings` and `file`; texts by id; or texts, whose ids are their places."""
 
 
 class Passage(NamedTuple):
@@ -145,6 +149,10 @@ class Index:
                 fusion of both.
             folder: keeps the index; new, empty, or of a killed call. By default it is temporary.
             **settings: fields of `SearchSettings`, such as `index="HNSW32"`.
+
+        Raises:
+            ValueError: a setting or a passage does not fit.
+            FileExistsError: the folder holds something else.
         """
         [search] = parse_settings(settings, SearchSettings)
         [parsed] = parse_systems([system], search)
@@ -156,7 +164,7 @@ class Index:
         dev = load_dev(str(passages), judged="") if is_tuned else None
         index = cls(place, _with_absolute_path(parsed), search)
         if not folder:
-            weakref.finalize(index, shutil.rmtree, place, ignore_errors=True)
+            weakref.finalize(index, _remove, place, os.getpid())
         place.mkdir(parents=True, exist_ok=True)
         with FileLock(place / LOCK_FILE):
             index._replace(_read_passages(passages), dev)
@@ -166,12 +174,16 @@ class Index:
     def open(
         cls, folder: str | Path, *, model: str | Path | None = None, devices: str | None = None
     ) -> "Index":
-        """Open an index; a ValueError if its encoder has changed.
+        """Open an index. An update that was killed has changed nothing.
 
         Args:
             folder: of `build`.
             model: where the encoder's folder is now, if it was moved.
             devices: to encode on now, instead of those of `build`; see `SearchSettings`.
+
+        Raises:
+            FileNotFoundError: the folder holds no complete index, or the encoder was moved.
+            ValueError: the encoder is not that of the index, or has changed.
         """
         folder = Path(folder).resolve()
         content = read_json(folder / INDEX_FILE, {})
@@ -181,18 +193,19 @@ class Index:
         if devices:
             settings = replace(settings, devices=devices)
         [system] = parse_systems([content["system"]], settings)
+        if model and not system.has_vectors:
+            raise ValueError(f"{folder} is an index of BM25, which has no model: leave it out.")
         if system.has_vectors:
             system = _with_absolute_path(system.rename(str(model)) if model else system)
             if Path(place := system.encoder.model).is_absolute() and not Path(place).exists():
                 raise FileNotFoundError(
-                    f"{place}, the encoder of the index, does not exist: say where it is now, as "
-                    "in Index.open(..., model='my-encoder')."
+                    f"The index searches by the encoder {place}, which does not exist: say where "
+                    f"it is now, as in Index.open({str(folder)!r}, model='my-encoder')."
                 )
-            system.encoder.open()  # takes seconds, in which the index may be updated
         index = cls(folder, system, settings)
-        newest = folder / str(index._find_version())
-        index._check_encoder(newest / EMBEDDINGS_FOLDER)
-        index._state = index._prepare(newest)
+        if system.has_vectors:
+            system.encoder.open()  # takes seconds, in which the index may be updated
+        index._open_newest()
         return index
 
     def update(self, passages: PassageSource) -> Changes:
@@ -209,11 +222,14 @@ class Index:
 
     def search(self, queries: Sequence[str], k: int = 10) -> list[list[Passage]]:
         """Find the best `k` passages for each query, best first; fewer if BM25 finds fewer."""
-        if isinstance(queries, str):
+        is_list = isinstance(queries, Iterable) and not isinstance(queries, str | Mapping)
+        texts = {str(place): query for place, query in enumerate(queries if is_list else [])}
+        if not is_list or not all(isinstance(text, str) for text in texts.values()):
             raise ValueError(f"Got {queries!r:.80}, expected a list of queries, such as [query].")
-        if k < 1:
-            raise ValueError(f"k is {k}, expected at least 1.")
-        texts = {str(place): query for place, query in enumerate(queries)}
+        if not isinstance(k, int | np.integer) or k < 1:
+            raise ValueError(f"k is {k}, expected a whole number of at least 1.")
+        for query in texts.values():
+            check_text(query, "the query")
         self._stay_usable_after_fork()
         passages, rows_of, searcher, words = self._state
         with show_bars(False):
@@ -233,6 +249,19 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({len(self):,} passages, {self.system.text}, {self.folder})"
 
+    def _open_newest(self) -> None:
+        """Open the complete folder, which another process may replace and remove meanwhile."""
+        while True:
+            version = self._find_version()
+            try:
+                self._check_encoder(self.folder / str(version) / EMBEDDINGS_FOLDER)
+                self._state = self._prepare(self.folder / str(version), is_stored=True)
+            except (OSError, ValueError):
+                if version == self._find_version():
+                    raise
+            if version == self._find_version():
+                return
+
     def _check_encoder(self, embeddings: Path) -> None:
         """Raise a ValueError if the encoder is not that of the stored vectors."""
         if not self.system.has_vectors:
@@ -240,8 +269,8 @@ class Index:
         encoder = self.system.encoder
         if Embeddings.open(embeddings).retriever != encoder.open().passage_fingerprint:
             raise ValueError(
-                f"{encoder.model} is not the encoder of the index {self.folder}, or has changed: "
-                "name the right one by model=..., or build another index."
+                f"{encoder.model} is not the encoder of the index {self.folder}, or has changed "
+                "since: name the right one by model=..., or use Index.build with a new folder."
             )
 
     def _replace(self, passages: Dataset, dev: Collection | None = None) -> None:
@@ -250,7 +279,7 @@ class Index:
         earlier, folder = (self.folder / str(number) for number in (version, version + 1))
         if version and not folder.exists():  # else, it is of a killed call
             with atomic_folder(folder) as new:
-                shutil.copytree(earlier, new, copy_function=_link, dirs_exist_ok=True)
+                shutil.copytree(earlier, new, copy_function=link, dirs_exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         self._write_settings(version)
         _write_passages(folder / PASSAGES_FILE, passages)
@@ -266,13 +295,21 @@ class Index:
         return read_json(self.folder / INDEX_FILE, {}).get("version", 0)
 
     def _write_settings(self, version: int) -> None:
-        content = {"system": self.system.text, "settings": asdict(self.settings)}
+        settings = asdict(self.settings)
+        stored = read_json(self.folder / INDEX_FILE, {})
+        if stored.get("version"):  # `open` may name others
+            settings["devices"] = stored["settings"]["devices"]
+        content = {"system": self.system.text, "settings": settings}
         write_json(self.folder / INDEX_FILE, {**content, "version": version})
 
-    def _prepare(self, folder: Path, dev: Collection | None = None) -> _State:
+    def _prepare(
+        self, folder: Path, dev: Collection | None = None, *, is_stored: bool = False
+    ) -> _State:
         """Open the system on the passages of a folder, and complete what it stores."""
         passages = Dataset.from_file(str(folder / PASSAGES_FILE))
-        searcher = open_searcher(self.system, passages, folder, settings=self.settings, dev=dev)
+        searcher: Any = open_searcher(
+            self.system, passages, folder, settings=self.settings, dev=dev, is_stored=is_stored
+        )
         searcher.search({"": "a"}, 1)  # opens all files, which an update removes
         if isinstance(searcher, HybridSearcher):
             [fusion] = [name for name, each in FUSIONS.items() if each == searcher.fusion]
@@ -293,12 +330,10 @@ class Index:
             self._process = os.getpid()
 
 
-def _link(source: str, target: str) -> None:
-    """Make a hard link of a file, which is never changed in place; else a copy."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+def _remove(folder: Path, process: int) -> None:
+    """Remove a temporary folder, but not at the end of a forked process."""
+    if process == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_passages(path: Path, passages: Dataset) -> None:
@@ -352,13 +387,22 @@ def _read_passages(source: PassageSource) -> Dataset:
     """Read and check passages; the result has the columns of the schema."""
     if isinstance(source, str | Path):
         source = load_with_sources(source)
-    if isinstance(source, pd.DataFrame):
+    if hasattr(source, "columns") and hasattr(source, "to_dict"):  # a DataFrame of pandas
         source = Dataset.from_pandas(source, preserve_index=False)
     if not isinstance(source, Dataset):
-        if not isinstance(source, Mapping):
-            source = {str(place): text for place, text in enumerate(source)}
-        titles = [""] * len(source)
-        source = Dataset.from_dict({"_id": [*source], "title": titles, "text": [*source.values()]})
+        texts = list(source.values() if isinstance(source, Mapping) else source)
+        ids = list(source) if isinstance(source, Mapping) else list(map(str, range(len(texts))))
+        for name, text in zip(ids, texts, strict=True):
+            if not isinstance(name, str):
+                raise ValueError(f"The id of a passage is {name!r}, expected text.")
+            if isinstance(text, str):
+                check_text(text, f"the text of passage {name!r}")
+            elif not isinstance(text, int | float | None):  # these are refused below
+                hint = " Name a split, such as train." if isinstance(text, Dataset) else ""
+                raise ValueError(
+                    f"Passage {name!r} is a {type(text).__name__}, expected text.{hint}"
+                )
+        source = Dataset.from_dict({"_id": ids, "title": [""] * len(ids), "text": texts})
     if missing := set(COLUMNS) - set(source.column_names):
         raise ValueError(f"The data set lacks {', '.join(sorted(missing))}: expected {COLUMNS}.")
     rows = map(itemgetter(*COLUMNS), iterate_rows(source.select_columns(list(COLUMNS))))
@@ -367,6 +411,9 @@ def _read_passages(source: PassageSource) -> Dataset:
     for name in SOURCE_COLUMNS:
         if name not in source.column_names:
             source = source.add_column(name, [""] * len(source))
+        kind = getattr(source.features[name], "dtype", "list")
+        if kind not in ("string", "large_string", "null"):
+            raise ValueError(f"The column {name} of the passages is of type {kind}, expected text.")
     return source.select_columns(_SCHEMA.names)
 
 

@@ -4,6 +4,7 @@ Passages are always ordered by descending score, and then by ascending id (by co
 a run does not depend on the order of the corpus.
 """
 
+import gzip
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +12,13 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import ir_measures
 import numpy as np
 from ir_measures import nDCG
 
 from modeling_condenser.collection.collection import Qrels
-from modeling_condenser.collection.rows import read_lines
 from modeling_condenser.files.run_folder import atomic_file
 
 logger = logging.getLogger(__name__)
@@ -94,18 +95,21 @@ def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a TREC run file, plain or compressed; ranks, which must be numbers, are ignored."""
+    """Read a TREC run file, plain or `.gz`; ranks, which must be numbers, are ignored."""
+    path = Path(path)
+    open_text: Any = gzip.open if path.suffix == ".gz" else open
     run: Run = {}
     try:
-        for _, line in read_lines(Path(path)):
-            query_id, _, passage_id, *numbers, _ = line.split(maxsplit=5)
-            _, score = map(float, numbers)
-            if not math.isfinite(score):
-                raise ValueError(f"the score of {passage_id} for {query_id} is {score}")
-            scores = run.setdefault(query_id, {})
-            if passage_id in scores:
-                raise ValueError(f"{passage_id} is twice among the results of {query_id}")
-            scores[passage_id] = score
+        with open_text(path, "rt", encoding="utf-8-sig") as file:
+            for line in filter(str.strip, file):
+                query_id, _, passage_id, *numbers, _ = line.split(maxsplit=5)
+                _, score = map(float, numbers)
+                if not math.isfinite(score):
+                    raise ValueError(f"the score of {passage_id} for {query_id} is {score}")
+                scores = run.setdefault(query_id, {})
+                if passage_id in scores:
+                    raise ValueError(f"{passage_id} is twice among the results of {query_id}")
+                scores[passage_id] = score
     except ValueError as error:
         raise ValueError(
             f"{path} is no run file ({error}): expected lines of query Q0 passage rank score tag."
@@ -196,6 +200,10 @@ FUSIONS = {"rrf": Fusion(), **{f"{i / 10}": Fusion(i / 10) for i in range(1, 10)
 
 DEFAULT = FUSIONS["0.5"]
 """Where there are no dev queries to choose a fusion on, or too few."""
+
+
+FUSION_VERSION = 3
+"""Of the rule by which a fusion is chosen; stored choices and runs have it."""
 
 
 def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:

@@ -11,13 +11,16 @@
     runs/other-system.trec,name=other            a TREC run file, and a name for tables and folders
     {model: my-encoder, query_prompt: "find, "}  a mapping in YAML, or in Python
 
-Vectors are searched exactly, one shard after another in float32, unless `SearchSettings` names an
-index. Passages with equal scores are ordered by id, also at the last place of a run unless more
-than 32 passages share its score. Importing this module does not import torch.
+`open_searcher` opens a system for search. Vectors are searched exactly, one shard after another in
+float32, unless `SearchSettings` names an index. Passages with equal scores are ordered by id, also
+at the last place of a run unless more than 32 passages share its score. Importing this module does
+not import torch.
 """
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -46,7 +49,9 @@ from modeling_condenser.encoding.embeddings import (
 from modeling_condenser.files.run_folder import (
     IDENTITY_FILE,
     MODEL_FOLDER,
+    atomic_folder,
     checksum_file,
+    folder_lock,
     hash_data,
     read_json,
     write_json,
@@ -54,10 +59,11 @@ from modeling_condenser.files.run_folder import (
 from modeling_condenser.files.settings import convert_settings, split_name
 
 from .bm25 import PRESETS, WORDS_VERSION, Bm25
-from .faiss_index import build_approximate, recall_against_exact
+from .faiss_index import INDEX_FILE, build_approximate, recall_against_exact
 from .runs import (
     CANDIDATES,
     DEFAULT,
+    FUSION_VERSION,
     FUSIONS,
     Fusion,
     Run,
@@ -75,7 +81,7 @@ BM25 = "bm25"
 HYBRID = "hybrid:"
 EXACT = "Flat"
 EMBEDDINGS_FOLDER = "embeddings"
-CACHE = "runs/evaluation"  # where vectors are kept by default, in a folder per collection
+CACHE = "runs/evaluation"  # where searches keep vectors by default, in a folder per collection
 FUSION_FILE = "fusion.json"  # that dev queries chose
 Kind = Literal["bm25", "run", "encoder", "hybrid"]
 
@@ -101,6 +107,9 @@ class SearchSettings:
         search_parameters: of the index, such as "nprobe=16" or "efSearch=128".
         devices: to encode on, one worker each, such as "cuda:0,cuda:1"; by default all GPUs, or the
             CPU.
+
+    Raises:
+        ValueError: `search_parameters` are given without an index.
     """
 
     index: str = EXACT
@@ -109,7 +118,10 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         if self.is_exact and self.search_parameters is not None:
-            raise ValueError("Exact search has no search_parameters: name an index (IVF256,Flat).")
+            raise ValueError(
+                f"search_parameters is {self.search_parameters!r}, but exact search has none: name"
+                " an index, such as IVF256,Flat, or leave it out."
+            )
 
     @property
     def is_exact(self) -> bool:
@@ -128,6 +140,7 @@ class System:
         model: "bm25", a TREC run file, folder or Hub name of an encoder, or "hybrid:ENCODER".
         settings: arguments of `Bm25` or `Retriever`, and `fusion` and `language` of a hybrid.
         stated_name: replaces the name that is made from model and settings.
+        devices: to encode on, as in `SearchSettings`.
         opened: the encoder that was opened last; the systems of one call share it.
     """
 
@@ -201,6 +214,8 @@ class System:
         """Load the encoder, unless it was the one that was opened last."""
         from modeling_condenser.encoding.retriever import Retriever
 
+        if self.kind != "encoder":
+            raise ValueError(f"{self.model} has no vectors: name an encoder.")
         key = f"{self.model} {self.settings}"
         if key not in self.opened:
             self.opened.clear()
@@ -217,7 +232,8 @@ class System:
             return f"{replace(self, stated_name=None).text} words {WORDS_VERSION}"
         if self.kind == "hybrid":
             of_hybrid = [self.settings.get(name) for name in _OF_HYBRID]
-            return f"{of_hybrid} words {WORDS_VERSION} {self.encoder.fingerprint}"
+            versions = f"words {WORDS_VERSION} fusion {FUSION_VERSION}"
+            return f"{of_hybrid} {versions} {self.encoder.fingerprint}"
         return self.open().fingerprint
 
 
@@ -228,7 +244,8 @@ SystemLike = str | Path | Mapping[str, Any] | System
 def parse_system(system: SystemLike) -> System:
     """Parse `MODEL[,setting=value]...`, or a mapping of `model` and settings.
 
-    The settings are those of `Retriever` or `Bm25`, and `name`; a wrong one is a ValueError.
+    The settings of an encoder are those of `Retriever`, those of bm25 those of `Bm25`. Every system
+    has the setting `name`. A wrong setting is a ValueError.
     """
     if isinstance(system, System):
         return system
@@ -274,6 +291,8 @@ def as_folder(name: str) -> str:
 
 @dataclass(frozen=True)
 class StoredRun:
+    """A run that was read from a file."""
+
     run: Run
 
     def search(self, queries: Mapping[str, str], depth: int) -> Run:
@@ -287,6 +306,7 @@ class DenseSearcher:
     retriever: "Retriever"
     embeddings: Embeddings
     index: faiss.Index | None = None
+    bytes_per_vector: float | None = None  # in the index, or in the embeddings
 
     def search(self, queries: Mapping[str, str], depth: int) -> Run:
         """Find the best `depth` passages for each query; a blank one finds none, as in BM25."""
@@ -356,11 +376,13 @@ def open_searcher(
     bm25_folder: Path | None = None,
     settings: SearchSettings | None = None,
     dev: Collection | None = None,
+    is_stored: bool = False,
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
-    `folder` stores what the search needs, unless `embeddings` or `bm25_folder` name another; later
-    calls open it, or make it again if model or passages have changed.
+    `folder` stores the index and, unless `embeddings` and `bm25_folder` name others, the embeddings
+    and BM25's index; later calls open them, or make them again if model or passages have changed.
+    If `is_stored`, vectors are only opened; a FileNotFoundError says that they are not complete.
     Unless a hybrid system has a fusion, `choose_fusion` selects it on `dev`, once.
     """
     settings = settings or SearchSettings()
@@ -369,7 +391,7 @@ def open_searcher(
     bm25_folder = bm25_folder or folder / BM25
     if system.kind == "bm25":
         return Bm25(passages, folder=bm25_folder, **system.settings)
-    dense = _open_dense(system.encoder, passages, folder, embeddings, settings)
+    dense = _open_dense(system.encoder, passages, folder, embeddings, settings, is_stored)
     if system.kind == "encoder":
         return dense
     bm25, fusion = Bm25(passages, folder=bm25_folder, **system.bm25.settings), DEFAULT
@@ -377,6 +399,7 @@ def open_searcher(
         fusion = FUSIONS[system.settings["fusion"]]
     elif dev and dev.qrels:
         identity = hash_data(
+            FUSION_VERSION,
             dense.retriever.fingerprint,
             dense.embeddings.passages,
             read_json(bm25_folder / IDENTITY_FILE, None),
@@ -403,27 +426,35 @@ def _choose_once(
 
 
 def open_stored(system: System, passages: Dataset, folder: Path, **arguments: Any) -> Searcher:
-    """`open_searcher`, where all systems share the `folder` of a collection."""
-    place, encoder = folder, system.encoder
-    if system.has_vectors:
-        place = vectors_folder(encoder.open(), encoder.name, folder)
+    """`open_searcher`, where `folder` stores what all systems need to search one collection.
+
+    BM25 alone and hybrid systems share its index.
+    """
+    place = folder / EMBEDDINGS_FOLDER
     return open_searcher(
         system,
         passages,
-        place,
+        _vectors_folder(system.encoder, place) if system.has_vectors else place,
         bm25_folder=folder / BM25 / as_folder(system.bm25.text),
         **arguments,
     )
 
 
-def vectors_folder(retriever: "Retriever", name: str, folder: Path) -> Path:
-    """Where the folder of a collection has these vectors; retrievers with the same ones share it.
+def _vectors_folder(encoder: System, folder: Path) -> Path:
+    """The folder with the vectors of an encoder, which systems with the same vectors share."""
+    digits = _digits(encoder.open())
+    stored = sorted(folder.glob(f"*-{digits}"))
+    return stored[0] if stored else folder / f"{as_folder(encoder.name)}-{digits}"
 
-    So an adapted model, whose name is another one, has the vectors of its start.
-    """
-    digits = hash_data(retriever.passage_fingerprint)[:8]
-    new = folder / EMBEDDINGS_FOLDER / f"{as_folder(name)}-{digits}"
-    return min(new.parent.glob(f"*-{digits}"), default=new)
+
+def _digits(retriever: "Retriever") -> str:
+    return hash_data(retriever.passage_fingerprint)[:8]
+
+
+def find_vectors(retriever: "Retriever", collection: str) -> Path | None:
+    """The vectors that `evaluate` or `search` keep of a collection by default; None if none are."""
+    folder = Path(CACHE, as_folder(collection), EMBEDDINGS_FOLDER)
+    return min(folder.glob(f"*-{_digits(retriever)}/{EMBEDDINGS_FOLDER}"), default=None)
 
 
 def _open_dense(
@@ -432,23 +463,54 @@ def _open_dense(
     folder: Path,
     embeddings: Path | None,
     settings: SearchSettings,
+    is_stored: bool,
 ) -> DenseSearcher:
     """Encode the passages and build the index of an encoder, or open those that are stored."""
     retriever = system.open()
     retriever.check_inner_product()
     place = embeddings or folder / EMBEDDINGS_FOLDER
-    stored = read_json(place / MANIFEST_FILE, {}).get("passages")
-    if embeddings and stored not in (None, fingerprint_passages(passages)):
-        raise ValueError(
-            f"{embeddings} holds the vectors of other passages, which a search does not replace: "
-            f"name another folder, or use `condenser encode {system.text} COLLECTION {embeddings}`."
+    if is_stored:
+        vectors = Embeddings.open(place)
+    else:
+        if not place.exists():
+            link_vectors(retriever.folder.parent / EMBEDDINGS_FOLDER, retriever, passages, place)
+        stored = read_json(place / MANIFEST_FILE, {}).get("passages")
+        if embeddings and stored not in (None, fingerprint_passages(passages)):
+            raise ValueError(
+                f"{embeddings} holds the vectors of other passages, which a search does not "
+                "replace: name another folder, or use "
+                f"`condenser encode {system.text} COLLECTION {embeddings}`."
+            )
+        vectors = encode_collection(
+            retriever, passages, place, devices=settings.device_list, is_cache=embeddings is None
         )
-    vectors = encode_collection(
-        retriever, passages, place, devices=settings.device_list, is_cache=embeddings is None
-    )
     if settings.is_exact:
-        return DenseSearcher(retriever, vectors)
+        return DenseSearcher(retriever, vectors, None, 4 * vectors.dimension)
     index_folder = folder / as_folder(f"index-{settings.index}")
     parameters = settings.search_parameters
     index = build_approximate(vectors, settings.index, index_folder, parameters=parameters)
-    return DenseSearcher(retriever, vectors, index)
+    n_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
+    return DenseSearcher(retriever, vectors, index, n_bytes)
+
+
+def link_vectors(stored: Path, retriever: "Retriever", passages: Dataset, place: Path) -> None:
+    """Link to stored vectors, such as `adapt` stores beside its model, if they are the same."""
+    manifest = read_json(stored / MANIFEST_FILE, {})
+    wanted = (retriever.passage_fingerprint, fingerprint_passages(passages))
+    if (manifest.get("retriever"), manifest.get("passages")) != wanted:
+        return
+    if Embeddings.open(stored, complete=False).missing_shards():
+        return
+    with folder_lock(place):
+        if not place.exists():
+            with atomic_folder(place) as new:
+                partial = shutil.ignore_patterns(".*.partial")
+                shutil.copytree(stored, new, copy_function=link, ignore=partial, dirs_exist_ok=True)
+
+
+def link(source: str, target: str) -> None:
+    """Make a hard link of a file, which is never changed in place; else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

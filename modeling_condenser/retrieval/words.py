@@ -115,14 +115,17 @@ _PLAIN_WORD = regex.compile(rf"(?V1){_RUN}|{_LETTERS}{{2,}}")
 
 
 class Words:
-    """Splits text into the terms of an index, in one of `LANGUAGES`.
+    """Splits text into the terms of an index.
 
     A word is a run of letters, marks, digits and underscores, in lower case and Unicode's form
     NFKC; `C++`, `C#` and `2.0.1` are words. Beside a word stand its parts at changes of case,
     digits and underscores: "parseHTML2" is "parsehtml2", "parse", "html", "2"; "v2.0.1" is "v" and
     "2.0.1" with its parts, and "CPUs" is "cpus", "cpu". A single letter at an apostrophe is none
-    (I'm, l'eau). A run of a script that does not separate words becomes its pairs of adjacent
-    characters, as in Lucene's CJKAnalyzer: "abc" is "ab", "bc".
+    (I'm, l'eau). A run of a script that does not separate words becomes its
+    pairs of adjacent characters, as in Lucene's CJKAnalyzer: "abc" is "ab", "bc".
+
+    Args:
+        language: one of `LANGUAGES`.
     """
 
     def __init__(self, language: str) -> None:

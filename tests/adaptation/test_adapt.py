@@ -19,7 +19,8 @@ from modeling_condenser.adaptation.adapt import (
 )
 from modeling_condenser.adaptation.query_map import move
 from modeling_condenser.adaptation.recipe import AdaptationRecipe
-from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.collection.load import load_collection, load_dev, load_passages
+from modeling_condenser.encoding.embeddings import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.measures import compare, measure_in_memory
@@ -66,12 +67,6 @@ def kept_map(one_map, monkeypatch):
     monkeypatch.setattr(stage, "is_better", lambda *_: True)
 
 
-@pytest.fixture(autouse=True)
-def work_folder(tmp_path, monkeypatch):
-    """Vectors are kept in runs/evaluation."""
-    monkeypatch.chdir(tmp_path)
-
-
 def settings(published, judged, out, **changes):
     return {"model": str(published), "collection": str(judged), "output_dir": str(out), **changes}
 
@@ -79,8 +74,8 @@ def settings(published, judged, out, **changes):
 @pytest.fixture(scope="module")
 def adapted(published, judged, tmp_path_factory):
     """The settings of an adaptation, and what it did."""
-    folder = tmp_path_factory.mktemp("adapted")
-    arguments = settings(published, judged, folder / "out", embeddings=str(folder / "vectors"))
+    out = tmp_path_factory.mktemp("adapted") / "out"
+    arguments = settings(published, judged, out)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(stage, "learn_map", lambda *_, **__: MAP)
         patched.setattr(stage, "is_better", lambda *_: True)
@@ -147,7 +142,7 @@ def test_a_finished_folder_is_only_read(adapted):
 
 def test_the_next_search_is_the_better_one_of_the_written_model():
     def compared(after, before):
-        return Verdict(compare({"q": after}, {"q": before}), queries="")
+        return Verdict(compare({"q": after}, {"q": before}), measure="nDCG@10", queries="")
 
     verdicts = {"hybrid": compared(0.5, 0.4), "alone": compared(0.6, 0.3)}
     assert Adaptation(Path("m"), True, "hybrid", "query", verdicts).system == "m"
@@ -176,23 +171,35 @@ def test_copies_of_labels_are_no_dev_queries(published, judged, tmp_path, one_ma
 
 
 def test_vectors_of_passages_are_not_encoded_again(
-    published, judged, adapted, monkeypatch, kept_map
+    published, judged, adapted, tmp_path, monkeypatch, kept_map
 ):
     arguments, done = adapted
-    index = Index.build(str(judged), f"hybrid:{published},fusion=0.5", folder="index")
-    named = {"collection": str(judged), "split": "dev"}
-    evaluate(systems=f"hybrid:{published},fusion=0.5", **named)
+    stored = tmp_path / "stored"
+    encode_collection(Retriever(published), load_passages(judged), stored)
     monkeypatch.setattr(Retriever, "encode_passages", None)
-    again = adapt(**{**arguments, "output_dir": "out", "embeddings": None})
+    again = adapt(**{**arguments, "output_dir": str(tmp_path / "out"), "embeddings": str(stored)})
+    assert again.verdicts == done.verdicts
+    for name, model in (("first", done.model), ("second", again.model)):
+        index = Index.build(str(judged), f"hybrid:{model}", folder=tmp_path / name)
+        assert len(index.search(["where is the river"], k=3)[0]) == 3
+    both, others = [str(published), str(done.model)], {"embeddings": str(stored), "split": "dev"}
+    named = {"systems": both, "collection": str(judged), "output_dir": str(tmp_path / "both")}
+    assert len(evaluate(**named, **others).results) == 2
+    # The index of the start serves the adapted model.
+    encode_collection(Retriever(done.model), load_passages(judged), stored)
+
+
+def test_vectors_that_an_evaluation_keeps_are_not_encoded_again(
+    published, judged, adapted, tmp_path, monkeypatch, kept_map
+):
+    arguments, done = adapted
+    monkeypatch.chdir(tmp_path)
+    evaluate(systems=f"hybrid:{published},fusion=0.5", collection=str(judged), split="train")
+    monkeypatch.setattr(Retriever, "encode_passages", None)
+    again = adapt(**{**arguments, "output_dir": "out"})
     assert again.verdicts == done.verdicts
     with pytest.raises(TypeError, match="not callable"):  # in another precision
-        adapt(**{**arguments, "output_dir": "other", "embeddings": None, "dtype": "bfloat16"})
-    both = [str(published), str(again.model)]
-    for embeddings in (None, arguments["embeddings"]):
-        assert len(evaluate(systems=both, embeddings=embeddings, **named).results) == 2
-    # The index of the start serves the adapted model.
-    opened = Index.open("index", model=again.model)
-    assert len(opened) == len(index) and len(opened.search(["where is the river"], k=3)[0]) == 3
+        adapt(**{**arguments, "output_dir": "other", "dtype": "bfloat16"})
 
 
 def test_a_map_that_is_not_better_leaves_the_start_as_it_is(published, judged, tmp_path, one_map):
@@ -243,8 +250,9 @@ def test_others_are_not_judged_where_most_questions_share_passages(
 
 def test_without_judged_queries_nothing_is_adapted(published, judged, tmp_path):
     (judged / "qrels/few.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tp1\t1\n")
-    with pytest.raises(ValueError, match="1 judged queries in few; at least 20 .*--labels"):
-        adapt(**settings(published, judged, tmp_path / "out", splits=["few"]))
+    for split, message in (("few", "1 judged queries in few;"), ("none", "no split 'none'")):
+        with pytest.raises(ValueError, match=f"{message}.* at least 20 are needed.*--labels"):
+            adapt(**settings(published, judged, tmp_path / "out", splits=[split]))
     (judged / "qrels/few.tsv").unlink()
     assert not (tmp_path / "out").exists()
 
@@ -255,7 +263,7 @@ def test_several_splits_and_a_part_of_the_judged_queries(published, judged, tmp_
         done = adapt(**settings(published, judged, tmp_path / str(size), **changes))
         assert f"on {n} judged queries" in str(done.verdicts["hybrid"])
         assert "dev hybrid" not in done.verdicts
-    with pytest.raises(ValueError, match="train_size is 51, but only 50 are judged"):
+    with pytest.raises(ValueError, match="train_size is 51, but .* has 50 judged queries"):
         adapt(**settings(published, judged, tmp_path / "51", **{**changes, "train_size": 51}))
 
 
@@ -286,7 +294,7 @@ def test_a_model_is_kept_if_one_judge_says_better_and_none_shows_a_loss():
     def verdict(gain):
         before = {str(i): 0.1 for i in range(40)}
         after = {name: value + gain * (int(name) % 3 > 0) for name, value in before.items()}
-        return Verdict(compare(after, before), queries="")
+        return Verdict(compare(after, before), measure="nDCG@10", queries="")
 
     better, same, worse = verdict(0.1), verdict(0.0), verdict(-0.1)
     assert is_better({"hybrid": better, "alone": worse}, "hybrid")
@@ -305,7 +313,7 @@ def test_a_model_is_kept_if_one_judge_says_better_and_none_shows_a_loss():
 def test_a_map_for_a_hybrid_is_not_kept_if_the_start_alone_is_better_still():
     def verdict(before, after):
         figures = ({str(i): value + 0.001 * i for i in range(40)} for value in (after, before))
-        return Verdict(compare(*figures), queries="")
+        return Verdict(compare(*figures), measure="nDCG@10", queries="")
 
     hybrid = verdict(0.3, 0.4)
     assert is_better({"hybrid": hybrid, "alone": verdict(0.35, 0.2)}, "hybrid")

@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -19,6 +20,7 @@ from modeling_condenser.collection.collect import collect
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.files.models import MODULES_CONFIG_FILE
+from modeling_condenser.files.run_folder import folder_lock
 from modeling_condenser.pretraining.corpus import load_documents
 from tests.encoding.making import change_json, save_modules
 
@@ -186,7 +188,7 @@ def test_labels_become_queries_and_judgements_of_which_a_document_has_one_split(
         collect(sources=[messy], out=out)
 
 
-def test_labels_that_fit_nothing_are_refused_and_nothing_is_written(messy, tmp_path):
+def test_labels_that_fit_nothing_are_refused_and_the_passages_are_kept(messy, tmp_path):
     labels, out = tmp_path / "pairs.csv", tmp_path / "out"
     settings = {"sources": [messy / "setup.md"], "out": out, "labels": labels}
     labels.write_text("Question,Answer\na,b\n")
@@ -196,9 +198,18 @@ def test_labels_that_fit_nothing_are_refused_and_nothing_is_written(messy, tmp_p
         collect(**settings)
     assert not out.exists()
     labels.write_text("question,file\na,b.md\n")
-    with pytest.raises(ValueError, match="No label .*no passages of its file: 1.*is as before"):
+    with pytest.raises(
+        ValueError, match="No label .*no passages of its file: 1.*has all passages, but"
+    ):
         collect(**settings)
-    assert not out.exists()
+    assert {file.name for file in out.iterdir()} == {"corpus.jsonl", "collected.json"}
+    labels.write_text("question,file\na,setup.md\n")
+    assert sum(collect(**settings).questions.values()) == 1
+    before = {file.name: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    labels.write_text("question,file\na,b.md\n")
+    with pytest.raises(ValueError, match="out keeps its passages and queries: correct"):
+        collect(**settings)
+    assert {file.name: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
     labels.write_text("question,file\n")
     with pytest.raises(ValueError, match="pairs.csv has no rows"):
         collect(**settings)
@@ -269,6 +280,13 @@ def test_the_file_of_a_label_decides_where_its_quote_is(tmp_path, write_text):
     assert relevant(tmp_path / "out") == expected
 
 
+def test_labels_may_lack_their_last_fields_as_excel_writes_them(tmp_path, write_text):
+    page = write_text("It is free.", "a.md")
+    labels = write_text("question,passage,file\nprice,It is free.\ncost,,a.md\n", "labels.csv")
+    collect(sources=[page], out=tmp_path / "out", labels=labels)
+    assert relevant(tmp_path / "out") == {"price": {"a.md#1"}, "cost": {"a.md#1"}}
+
+
 def test_tables_may_lack_their_last_fields_and_have_headers_in_capitals(
     tmp_path, write_text, caplog
 ):
@@ -295,7 +313,7 @@ def test_other_files_in_the_folder_of_a_collection_are_not_lost(tmp_path, write_
     file, out = write_text("It is free.", "a.txt"), tmp_path / "out"
     collect(sources=file, out=out)
     (out / "negatives").mkdir()
-    with pytest.raises(ValueError, match="out has negatives, which `collect` did not write"):
+    with pytest.raises(ValueError, match="out also has negatives, which would be lost"):
         collect(sources=file, out=out)
     (out / "negatives").rmdir()
     assert collect(sources=file, out=out).passages == 1
@@ -487,21 +505,6 @@ def test_passages_fit_with_the_prompt_and_the_separator_of_a_model_in_a_subfolde
     assert 40 < max(len(tokenizer(passage)["input_ids"]) for passage in passages) <= 48
 
 
-def test_a_title_that_is_as_long_as_a_passage_leaves_half_of_it_to_the_text(tmp_path):
-    (tmp_path / "a.md").write_text(f"# {'very ' * 30}long\n\n{'word ' * 30}")
-    collect(sources=tmp_path / "a.md", out=tmp_path / "out", max_tokens=20)
-    sizes = [
-        (len(row["title"].split()), len(row["text"].split())) for row in rows_of(tmp_path / "out")
-    ]
-    assert sizes == [(10, 10)]  # the other two are copies
-
-
-def test_thai_passages_never_begin_with_a_combining_mark(tmp_path):
-    (tmp_path / "a.txt").write_text("ที่นี่" * 30)
-    collect(sources=tmp_path / "a.txt", out=tmp_path / "out", max_tokens=17)
-    assert {row["text"][0] for row in rows_of(tmp_path / "out")} == {"ท"}
-
-
 def test_a_long_text_is_tokenized_in_pieces_and_cut_as_a_whole(
     bert_folder, tmp_path, texts, monkeypatch
 ):
@@ -517,6 +520,21 @@ def test_a_long_text_is_tokenized_in_pieces_and_cut_as_a_whole(
     assert rows_of(tmp_path / "pieces") == rows_of(tmp_path / "whole")
 
 
+def test_a_title_that_is_as_long_as_a_passage_leaves_half_of_it_to_the_text(tmp_path):
+    (tmp_path / "a.md").write_text(f"# {'very ' * 30}long\n\n{'word ' * 30}")
+    collect(sources=tmp_path / "a.md", out=tmp_path / "out", max_tokens=20)
+    sizes = [
+        (len(row["title"].split()), len(row["text"].split())) for row in rows_of(tmp_path / "out")
+    ]
+    assert sizes == [(10, 10)]  # the other two are copies
+
+
+def test_thai_passages_never_begin_with_a_combining_mark(tmp_path):
+    (tmp_path / "a.txt").write_text("ที่นี่" * 30)
+    collect(sources=tmp_path / "a.txt", out=tmp_path / "out", max_tokens=17)
+    assert {row["text"][0] for row in rows_of(tmp_path / "out")} == {"ท"}
+
+
 @pytest.mark.parametrize("blank", [" ", "\u200b"])
 def test_thai_and_khmer_passages_end_at_blanks(blank, tmp_path):
     phrases = [f"{word}{i}" for i in range(9) for word in ("คนไทยไปตลาด", "แล้วกลับบ้าน", "ខ្ញុំទៅផ្សារ")]
@@ -528,6 +546,35 @@ def test_thai_and_khmer_passages_end_at_blanks(blank, tmp_path):
         assert set(row["text"].split(blank)) <= {*phrases, ""}, row["text"]
 
 
+def test_a_second_call_waits_for_the_first(tmp_path, write_text):
+    page, out = write_text("It is free.", "a.txt"), tmp_path / "out"
+    with ThreadPoolExecutor(1) as pool:
+        with folder_lock(out):
+            second = pool.submit(collect, sources=[page], out=out)
+            with pytest.raises(TimeoutError):
+                second.result(timeout=1)
+            assert not out.exists()
+        assert second.result().passages == 1
+
+
+def test_names_that_are_not_utf8_and_closed_folders_are_kept_apart_and_named(
+    tmp_path, monkeypatch, caplog
+):
+    folder = tmp_path / "in"
+    (folder / "closed").mkdir(parents=True)
+    (folder / "Übersicht").mkdir()
+    for name in ("Größe.txt", "Grüße.txt"):
+        place = os.fsencode(folder / "Übersicht") + b"/" + name.encode("cp1252")
+        Path(os.fsdecode(place)).write_text(name)
+    may_read = os.access
+    monkeypatch.setattr(os, "access", lambda p, *a: p.name != "closed" and may_read(p, *a))
+    done = collect(sources=[folder], out=tmp_path / "out")
+    expected = {"in/Übersicht/Größe.txt", "in/Übersicht/Grüße.txt"}
+    assert {row["file"] for row in rows_of(tmp_path / "out")} == expected
+    assert done.unread == {"in/closed": "permission to read the folder is missing"}
+    assert "in/closed: permission to read" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -535,7 +582,7 @@ def test_thai_and_khmer_passages_end_at_blanks(blank, tmp_path):
         ({"labels": "none.csv"}, "There is no file none.csv"),
         ({"out": "made", "labels": "made/corpus.jsonl"}, "corpus.jsonl is in made, which is repl"),
         ({"sources": ["none"]}, "There is no file or folder none"),
-        ({"out": "full"}, "full has a.txt, which `collect` did not write .* The last word"),
+        ({"out": "full"}, "full is not empty and was not written by `collect`. The last word"),
         ({"sources": ["made"]}, "made is a collection that `collect` wrote"),
         ({"sources": ["."]}, "made is a collection that `collect` wrote"),
         ({"encoding": "latin-77"}, "unknown encoding: latin-77"),
@@ -590,10 +637,10 @@ def test_a_file_gives_its_title_without_endings(tmp_path):
     assert [row["title"] for row in rows_of(tmp_path / "out")] == ["my notes"]
 
 
-def test_names_that_are_not_utf8_have_escapes(tmp_path):
-    folder = tmp_path / "in"
+def test_names_that_are_not_utf8_are_read_as_those_of_windows(tmp_path):
+    folder = tmp_path / os.fsdecode(b"in-caf\xe9")
     folder.mkdir()
-    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("Bread.")
+    (folder / os.fsdecode(b"\xe9.txt")).write_text("Bread.")
     collect(sources=folder, out=tmp_path / "out")
-    assert [row["_id"] for row in rows_of(tmp_path / "out")] == [r"in/caf\xe9.txt#1"]
+    assert [row["_id"] for row in rows_of(tmp_path / "out")] == ["in-café/é.txt#1"]
     assert [*load_documents(str(folder))["text"]] == ["Bread."]

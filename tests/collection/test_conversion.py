@@ -1,15 +1,18 @@
 """What the files of documents and tables become, in many formats and encodings."""
 
+import base64
 import bz2
 import csv
 import json
 import lzma
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from modeling_condenser.collection import rows as rows_module
@@ -41,18 +44,39 @@ BOOK = (
 )
 
 
+# PDF, by pypdf with AES of 256 bits and an empty password
+AES_PDF = (
+    "c-oCrJC7Vi5DpN@1P~!I(-K<bgqwa<Kcv-R-`$?DjCH45&Ivk+e$<@T?9H5Jdo3RkIfVQHB1CA3oRo|J0zw2o0OV"
+    "gl&F*=<(h@Kask*xQ`>LzI>e1=Z@rPnhSEE1w`sLS3FwVO8v>K1A`n2!zGGWigK4zU8XMN<-$|h<nG{@``HxR7F#"
+    "I-fnI+wCl7^QNGn?_|LKms_vU+wQ#*yaIQZZUj%bB(M%4VSp6>cei?7AC6t;VduMXG~Mz8N1k8s&<whh7#u8Wwpj"
+    "&1NPb00{x#{Rs9I_EF5&tiG|av`1-#Xl4uLIWx-$tRiELaTlR^t2aIEyT^sB*<lwC8=`xnpaB$Kl4#EOg;q}Kje}"
+    "-k2!jRbdqcnPA*~u5S^8Ezc%kqR7J<KmkkKwBN`iH;ILwj)N>Fk5M---9XdGnule!Tg9@AvaGd-3^CKfmi=eDw07"
+    "m^a?KHyXM3US5|6U#0oOyZ89sw{QRP#cz7xxrMrAG+T_18PJBA*>FoB`;=+vwKrCJNgJQd3n`+WmeA(V=c+zoW8r"
+    "lS9#aBGN{PzAN()>i2RuT^&XGC*$?{PsZK8KBDoB`wZoB{iDtmxNVE|zTk1>-wG>r<<xJU&%XJc!nX=KB7$buxMJ"
+    "a0_YXoL;cC5bAys1uLQHWD>J^g4h{I^}?h(g5p$Mm7aXL>u04WegV?9fb=VSPs|cIxYFuy1y(>CeMbWs*k#Ka*gc"
+    "}^oZ5>C)3AjQz#{09qhDR9kVsSFz8<oP9{_+r-XChQ05F8;$T|WIPQg286<a&_goqfMoR@EB03k6P}V7HIUfo^Fe"
+    "$}^7!1$QWRrwVDx=cMCktLgk$F@}K#o=lC7rc_ikmEVGGeCk4FbgeiZtypD(Y)Wr3sl6h2-E&L`NlajgZ@o`@F}d"
+    ";>=cj^DqOTfHiF66C~l)OuO+3p>};%?)an>J3i&@jt|6ET<ODXj{Qo%)7h6u>D6alSD0G&?}N7Kn7Fl%sNcs_ckT"
+    "mel1Dw<S~?r8qSKMyWQ^VaKOuBeOxo1nTo-0u_3)yEzO0HQxG~jeG&wo0{smVNaE1"
+)
 STYLES = (
     '<w:styles xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:style '
     'w:type="paragraph" w:styleId="Titel"><w:name w:val="Title"/></w:style></w:styles>'
 )
 BOX = (
-    "<mc:AlternateContent><mc:Choice/><mc:Fallback><w:pict><v:textbox><w:txbxContent><w:p><w:r><w:t>"
-    "in a box</w:t></w:r></w:p></w:txbxContent></v:textbox></w:pict></mc:Fallback>"
-    "</mc:AlternateContent>"
+    "<mc:AlternateContent><mc:Choice><w:drawing><wp:anchor><wps:txbx><w:txbxContent><w:p><w:r><w:t>"
+    "in a box</w:t></w:r></w:p></w:txbxContent></wps:txbx></wp:anchor></w:drawing></mc:Choice>"
+    "<mc:Fallback/></mc:AlternateContent>"
+)
+PICTURE = (
+    "<mc:Fallback><w:pict><v:textbox><w:txbxContent><w:p><w:r><w:t>in a box</w:t></w:r></w:p>"
+    "</w:txbxContent></v:textbox></w:pict></mc:Fallback>"
 )
 SPECIAL = f"""<w:document
 xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"
+xmlns:wp="http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing"
+xmlns:wps="http://schemas.microsoft.com/office/word/2010/wordprocessingShape"
 xmlns:v="urn:schemas-microsoft-com:vml"
 xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"><w:body>
 <w:p><w:pPr><w:pStyle w:val="Titel"/></w:pPr><w:r><w:t>Guide</w:t></w:r></w:p>
@@ -62,7 +86,7 @@ xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"><w:body>
 <w:p><w:r><w:t>Figure </w:t></w:r><w:fldSimple><w:r><w:t>7</w:t></w:r></w:fldSimple></w:p>
 <w:p><m:oMath><m:r><m:t>x+1</m:t></m:r></m:oMath></w:p>
 <w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>Two</w:t></w:r></w:p>
-<w:p><w:r>{BOX}</w:r></w:p>
+<w:p><w:r>{BOX}</w:r></w:p><w:p><w:r>{BOX.replace("<mc:Fallback/>", PICTURE)}</w:r></w:p>
 </w:body></w:document>"""
 CORE = (
     '<p:coreProperties xmlns:p="http://schemas.openxmlformats.org/package/2006/metadata/core-prop'
@@ -131,7 +155,7 @@ def test_word_files_keep_breaks_boxes_fields_and_equations(tmp_path):
         "Guide",
         [
             (("One",), "end\nnext\nlast\nline\n\nFigure 7\n\n$x+1$"),
-            (("Two",), "in a box"),
+            (("Two",), "in a box\n\nin a box"),
         ],
     )
     assert b[0] == "Stated"
@@ -192,6 +216,12 @@ def test_pdf_files_have_their_title_bookmarks_and_pages_without_text(tmp_path):
         ],
     )
     assert b[0] == "" and reader.pages_without_text == {f"{tmp_path.name}/a.pdf": 1}
+
+
+def test_a_pdf_that_is_encrypted_with_an_empty_password_is_read(tmp_path):
+    pytest.importorskip("pdfminer")
+    (tmp_path / "a.pdf").write_bytes(zlib.decompress(base64.b85decode(AES_PDF)))
+    assert [*read(tmp_path)[0].values()] == [("", [((), "Paid in Oslo.")])]
 
 
 def test_without_a_library_its_files_are_named_with_the_command_that_installs_it(
@@ -258,6 +288,10 @@ def test_the_whole_text_of_a_document_has_each_heading_once():
     [
         ("Put the <script> last.\n\n# B\n\nend", [((), "Put the <script> last."), ((), "end")]),
         ("Put\n<script> last.\n\nMore", [((), "Put\n\n<script> last.\n\nMore")]),
+        (
+            "Put\n<script> last.\n\nMore: </script>",
+            [((), "Put\n\n<script> last.\n\nMore: </script>")],
+        ),
         ("a\n\n<!-- open\n\nb", [((), "a\n\n<!-- open\n\nb")]),
         ("Use\n<nav> here.\n\nb", [((), "Use\n\n<nav> here.\n\nb")]),
         ("Name | Size\n--- | ---\nfoo | 1\nbar | 2", [((), "Name | Size\nfoo | 1\nbar | 2")]),
@@ -304,9 +338,10 @@ def test_no_text_is_lost_in_markdown(text, sections):
             "Start",
             [((), "here")],
         ),
-        (  # a layout table
-            "<table><tr><td><ul><li>Menu</ul>"
-            "<td><h2>Wells</h2>deep<table><tr><td>a<td>b</table></table>",
+        (  # links to the next page, and a layout table
+            "<div><p>Next: <a href='b' rel='next'>B</a></p></div><table><tr><td><ul><li>Menu</ul>"
+            "<td><h2>Wells</h2>deep<table><tr><td>a<td>b</table></table>"
+            "<table><tr><td><a accesskey='p' href='c'>Prev</a><tr><td>C</table>",
             "",
             [((), "Menu"), (("Wells",), "deep\n\n| a | b |")],
         ),
@@ -316,8 +351,17 @@ def test_no_text_is_lost_in_markdown(text, sections):
             [((), "deep"), (("Log",), "new")],
         ),
         ("<?xml version='1.0'?><h1>A</h1><pre>b\n  c</pre>", "A", [((), "b\n  c")]),
+        (
+            "<p><strong>1990</strong>. A year.</p><ul><li><b>2</b>. a</li></ul>",
+            "",
+            [((), "1990. A year.\n\n2. a")],
+        ),
         ("<p><b>注意：</b>请看<b>a</b><i>b</i><del>x</del>y", "", [((), "注意：请看abxy")]),
-        ("<h1>A<a href='#a'>\u200b</a></h1><p>b", "A", [((), "b")]),  # an anchor of VitePress
+        (  # an anchor of VitePress, and a short page with a link to the next
+            "<div><h1>A<a href='#a'>\u200b</a></h1><p>b</p><a rel='next' href='c'>C</a></div>",
+            "A",
+            [((), "b\n\nC")],
+        ),
         (  # code that has fences of Markdown, as in comments of Rust
             "<h1>A</h1><ul><li><pre>```\n# b\n`````</pre></li></ul><p>c",
             "A",
@@ -360,6 +404,7 @@ def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
     (folder / "e.csv").write_text("text,text\na,b\n")
     (folder / "f.jsonl").write_text('{"text": "first"}\nbroken\n')
     (folder / "g.tsv").write_text('text\ttitle\n"3 long\tt\n')
+    (folder / "h.csv").write_text("sep=;\ntext;title\nfrom Excel, once;t\n")
     documents, reader = read(folder, id_column="nr")
     assert documents == {
         "in/a.csv#007": ("Nö", [((), 'He said "no"\n5')]),
@@ -370,6 +415,7 @@ def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
         "in/c.parquet#2": ("", []),
         "in/f.jsonl#1": ("", [((), "first")]),
         "in/g.tsv#1": ("t", [((), '"3 long')]),
+        "in/h.csv#1": ("t", [((), "from Excel, once")]),
     }
     assert {name: why.partition(":")[0] for name, why in reader.unread.items()} == {
         "in/d.csv": "there is no column text or content or body, only answer, question. Name one "
@@ -380,9 +426,8 @@ def test_rows_of_tables_are_documents_with_an_id_or_a_number(tmp_path):
     assert "'broken' is not JSON" in reader.unread["in/f.jsonl"]
 
 
-@pytest.mark.parametrize(
-    ("sep", "quoting"), zip(",;|\t", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL] * 2, strict=True)
-)
+@pytest.mark.parametrize("sep", [",", ";", "|", "\t"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
 def test_values_of_tables_stay_as_they_are_written(sep, quoting, tmp_path):
     texts = ["007", "NA", "None", "2020-01-01", 'He said "hi", once', "two\nlines", "a\u2028b", "é"]
     table = pd.DataFrame({"query": [f"q{i}" for i in range(len(texts))], "text": texts})
@@ -400,6 +445,7 @@ def test_values_of_tables_stay_as_they_are_written(sep, quoting, tmp_path):
         ('"text\n(de, fr)";id\n"a, b";1\n', [{"text\n(de, fr)": "a, b", "id": "1"}]),
         ("Frage (kurz, lang);text\na;b\n", [{"Frage (kurz, lang)": "a", "text": "b"}]),
         ("text;id\ra, b, c;1\r", [{"text": "a, b, c", "id": "1"}]),
+        ("sep=;\ntext;id;n\na, b;1;2\n", [{"text": "a, b", "id": "1", "n": "2"}]),
         ("text\nOne column.\n", [{"text": "One column."}]),
     ],
 )
@@ -412,32 +458,34 @@ def test_missing_last_fields_do_not_hide_the_separator(tmp_path):
     (tmp_path / "a.csv").write_bytes(b'"text\n(de, fr)";file;id\r\n"a, b";a.txt\r\nc;b.txt;\r\n')
     rows = [{"text\n(de, fr)": "a, b", "file": "a.txt", "id": ""}]
     rows.append({"text\n(de, fr)": "c", "file": "b.txt", "id": ""})
-    assert list(read_any_rows(tmp_path / "a.csv")) == rows
+    assert list(read_any_rows(tmp_path / "a.csv", is_padded=True)) == rows
 
 
 @pytest.mark.parametrize("chunk", [1, 64, 10**6])
-def test_json_is_objects_one_after_another_or_an_array_read_item_by_item(
-    tmp_path, monkeypatch, chunk
-):
+def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(rows_module, "_JSON_CHUNK", chunk)
+    values = [{"text": text, "more": {"x": ["{[", text]}} for text in ('aé"\\\n', "]}", "")]
+    file = tmp_path / "array.json"
+    file.write_text(json.dumps(values, indent=2, ensure_ascii=bool(chunk % 2)), "utf-8")
+    assert list(read_rows(file)) == values
+    file.write_text('[{"text": 1}, {"text": 2')
+    with pytest.raises(ValueError, match=r"array.json:1: .*\"text\": 2.* is not JSON"):
+        list(read_rows(file))
+
+
+@pytest.mark.parametrize("chunk", [1, 64, 10**6])
+def test_objects_of_several_lines_are_read_and_a_broken_one_is_named(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(rows_module, "_JSON_CHUNK", chunk)
     file, values = tmp_path / "a.json", [{"text": 'aé"\\\n😀', "x": [1.5, None]}, {"text": "{["}]
-    for content, expected in (
-        ("\n\n".join(map(json.dumps, values)), values),
-        ("\n\n".join(json.dumps(value, indent=2) for value in values), values),
-        (json.dumps(values, indent=2, ensure_ascii=False), values),
-        (json.dumps(values), values),
-        ("", []),
-    ):
-        file.write_text(content, "utf-8")
-        assert list(read_rows(file)) == expected
+    file.write_text("\n\n".join(json.dumps(value, indent=2) for value in values), "utf-8")
+    assert list(read_rows(file)) == values
+    file.write_text(json.dumps(values[0], indent=2))
+    assert list(read_rows(file)) == values[:1]
     file.write_text('{"text": 1}\n\n{"text": 2\n' + '{"text": 3}\n' * 5_000)
     rows = iter(read_rows(file))
     assert next(rows) == {"text": 1}
     with pytest.raises(ValueError, match=r"a.json:3: '{\"text\": 2' is not JSON"):
         next(rows)
-    file.write_text('[{"text": 1}, {"text": 2')
-    with pytest.raises(ValueError, match=r"a.json:1: .*\"text\": 2.* is not JSON"):
-        list(read_rows(file))
 
 
 @pytest.mark.parametrize("is_array", [True, False])
@@ -458,3 +506,6 @@ def test_compressed_files_are_read_and_broken_ones_named(tmp_path):
         file.write_bytes(file.read_bytes()[:-9])
         with pytest.raises(ValueError, match=r"cannot be read .* complete compressed file"):
             list(read_rows(file))
+    pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a.parquet has several columns 'a'"):
+        list(read_rows(tmp_path / "a.parquet"))

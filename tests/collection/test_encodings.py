@@ -86,7 +86,7 @@ def test_western_text_with_few_signs_is_not_taken_for_east_asian_or_cyrillic(tmp
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1250"])
 def test_tables_of_any_encoding_are_read_and_utf_8_in_parts(encoding, tmp_path, monkeypatch):
-    monkeypatch.setattr(conversion, "_CHARACTERS_A_READ", 1)
+    monkeypatch.setattr(conversion, "_BYTES_A_READ", 1)
     if encoding.startswith("utf-8"):  # is not read as a whole
         monkeypatch.setattr(conversion, "decode_file", lambda *_: 1 / 0)
     (tmp_path / "a.csv").write_text("text\nKsiążka\n", encoding)

@@ -14,6 +14,7 @@ from modeling_condenser.collection.load import (
     load_collection,
     load_dev,
     load_passages,
+    load_reported,
     resolve_collection_name,
 )
 from tests.publishing.making import declare_tables
@@ -289,7 +290,7 @@ def test_row_numbers_of_dpr_do_not_make_its_dev_questions_those_of_the_test(tmp_
     folder = write(tmp_path / "c", DPR)
     first, *_ = DPR["nq-test.qa.csv"]
     (folder / "dev.csv").write_text(f"who came second\t['x']\n{first}\n")
-    reported = load_collection(folder, split="nq-test")
+    reported = load_reported(folder, split="nq-test")
     dev = load_dev(folder, judged="nq-test", reported=reported)
     assert dev is not None and list(dev.queries.values()) == ["who came second"]
 
@@ -305,13 +306,14 @@ def test_of_many_dev_queries_a_part_is_loaded(tmp_path, monkeypatch):
     assert len(drawn[0].qrels) == 1 and drawn[0].queries == drawn[1].queries
 
 
-def test_dev_queries_may_be_missing_and_malformed_ones_are_refused(tmp_path):
+def test_malformed_dev_queries_are_warned_of_and_missing_ones_are_not(tmp_path, caplog):
     folder = write(tmp_path / "c", BEIR)
     (folder / "qrels" / "dev.jsonl").unlink()
-    assert load_dev(folder, judged="test") is None
+    assert load_dev(folder, judged="test") is None and "cannot be read" not in caplog.text
     (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nabsent\tp1\t1\n")
-    with pytest.raises(ValueError, match="1 judged queries are not .*, such as 'absent'"):
-        load_dev(folder, judged="test")
+    assert load_dev(folder, judged="test") is None
+    assert "are not used, because they cannot be read: " in caplog.text
+    assert "1 judged queries are not in the collection, such as 'absent'" in caplog.text
 
 
 def test_a_folder_named_like_the_bundled_collection_comes_first(tmp_path, monkeypatch):

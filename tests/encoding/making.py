@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.files.models import EncodingContract
 
 LONG = "The glacier visits Oslo, and the violin measures the orchard near Kyoto. "
 # Of very mixed length, out of order, with copies.
@@ -123,6 +124,7 @@ class HashRetriever:
     """
 
     dimension, fingerprint, passage_fingerprint = 16, "stub", "stub"
+    contract = EncodingContract(query_max_length=8, passage_max_length=8)
     folder, arguments = Path("stub"), {}
     model = SimpleNamespace(device=torch.device("cpu"))
 

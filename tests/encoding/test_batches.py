@@ -63,14 +63,26 @@ def test_a_padded_batch_is_what_the_tokenizer_itself_would_pad(tokenizer, monkey
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_long_text_is_cut_as_by_its_tokenizer(side, texts):
+def test_a_long_text_is_cut_as_by_its_tokenizer(side, texts, monkeypatch):
     tokenizer = BACKBONES["BERT"].tokenizer(texts)
     tokenizer.truncation_side = side
-    long = [" ".join(texts) * 9, " " * 3000 + texts[0], ("x" * 90 + " ") * 30]
+    long = [" ".join(texts), "a" * 30_000, " " * 3000 + texts[0], ("x" * 90 + " ") * 30]
+    long.append(f"{'a' * 20_000} {texts[0]}")  # the beginning has one token
+    read: list[int] = []
+    tokenize = type(tokenizer).__call__
+
+    def note(self: Any, parts: list[str], **options: Any) -> Any:
+        read.extend(map(len, parts))
+        return tokenize(self, parts, **options)
+
     for max_length in (3, 40):
         expected = tokenizer(long, truncation=True, max_length=max_length)["input_ids"]
-        actual = batches.tokenize_texts(tokenizer, long, max_length=max_length)["input_ids"]
+        with monkeypatch.context() as patch:
+            patch.setattr(type(tokenizer), "__call__", note)
+            actual = batches.tokenize_texts(tokenizer, long, max_length=max_length)["input_ids"]
         assert [ids.tolist() for ids in actual] == expected
+    # Of the first text only the beginning is read; those of one long word are read again, whole.
+    assert max(read) == (len(long[0]) if side == "left" else 30_000)
 
 
 def test_a_text_that_the_tokenizer_does_not_know_is_warned_of_once(bert_folder, caplog):

@@ -116,6 +116,7 @@ def test_a_collection_is_encoded_with_a_record_and_a_table(bert_folder, collecti
     expected = retriever.encode_passages(passages)
     np.testing.assert_allclose(made.vectors(np.arange(60)), expected, rtol=0, atol=1e-6)
     assert made.passage_ids.to_pylist() == passages["_id"][:]
+    assert made.contract["pooling"] == "mean"
     record = made.record
     assert record["passages_per_second"] == pytest.approx(60 / record["seconds"])
     assert (record["n_encoded"], record["devices"]) == (60, ["cpu"])
@@ -264,6 +265,17 @@ def encode_twice(passages: Dataset, folder: Path) -> list[int]:
         for call in calls:
             assert all_bytes(call.result()) == hash_vectors(passages).tobytes()
     return sorted(len(each.texts) for each in retrievers)
+
+
+def test_of_two_first_calls_one_encodes_and_the_other_waits(tmp_path, monkeypatch):
+    passages, create = make_passages(700), Embeddings.create
+
+    def create_slowly(*args: Any) -> None:
+        time.sleep(0.1)
+        create(*args)
+
+    monkeypatch.setattr(Embeddings, "create", create_slowly)
+    assert encode_twice(passages, tmp_path / "e") == [0, 700]
 
 
 def test_a_killed_update_is_continued_and_another_call_waits_for_it(tmp_path):

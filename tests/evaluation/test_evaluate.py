@@ -17,6 +17,7 @@ from modeling_condenser.collection.load import (
     load_collection,
     load_dev,
     load_passages,
+    load_reported,
 )
 from modeling_condenser.evaluation import evaluate as evaluate_module
 from modeling_condenser.evaluation.evaluate import evaluate
@@ -171,6 +172,8 @@ def test_systems_with_the_same_vectors_encode_once(retriever, collection, tmp_pa
     settings = {"collection": collection, "output_dir": tmp_path / "two", "embeddings": stored}
     evaluate(systems=[*systems, "bm25"], **settings)
     assert len(encoded) == n_passages
+    with pytest.raises(ValueError, match="are of one encoder, and 2 are named"):
+        evaluate(systems=[retriever, f"{retriever},passage_max_length=9"], **settings)
     with pytest.raises(ValueError, match="holds the vectors of another retriever"):
         evaluate(systems=f"{retriever},passage_max_length=9", **settings)
 
@@ -208,6 +211,7 @@ def test_the_first_numbers_of_vectors_are_searched(bert_run, collection, tmp_pat
     systems = [folder, f"{folder},truncate_dim=8"]
     settings = {"collection": collection, "output_dir": tmp_path / "out", "depth": 10}
     report = evaluate(systems=systems, **settings)
+    assert [result.record["bytes_per_vector"] for result in report.results] == [4 * 32, 4 * 8]
     # The first numbers, at length 1, by transformers and NumPy alone.
     loaded = load_collection(collection)
     texts = [f"{p['title']} {p['text']}".strip() for p in loaded.passages]
@@ -227,10 +231,15 @@ def test_the_first_numbers_of_vectors_are_searched(bert_run, collection, tmp_pat
     [
         ({"systems": []}, "name at least one system"),
         ({"systems": ["bm25"], "depth": 0}, "depth is 0, expected at least 1"),
-        ({"systems": ["bm25"], "depth": 5}, "There is no measure: name"),
-        ({"systems": ["m"], "task": "triplets", "measures": ["P@1"]}, "are for retrieval"),
+        ({"systems": ["bm25"], "depth": 5}, "too few passages for MRR@10, nDCG@10, R@100"),
+        ({"systems": ["bm25"], "baseline": ""}, "names no system"),
+        ({"systems": ["m"], "task": "triplets", "index": "SQ8"}, "index .* are for retrieval"),
+        ({"systems": ["m"], "task": "triplets", "split": "dev"}, "split is for retrieval"),
         ({"systems": ["bm25"], "measures": ["NCDG@10"]}, "'NCDG@10' is not a measure"),
+        ({"systems": ["bm25"], "measures": []}, "measures is empty"),
         ({"systems": ["bm25"], "measures": ["R@9"], "depth": 8}, "needs 9 passages .* depth is 8"),
+        ({"systems": ["bm25"], "cost": True}, "none is among the systems"),
+        ({"systems": ["bm25"], "embeddings": "v"}, "embeddings are of one encoder, and 0"),
         ({"systems": ["bm25"], "card": True}, "only retrieval by a local export"),
     ],
 )
@@ -307,7 +316,7 @@ def test_a_card_has_corrected_p_values_and_says_what_they_were_made_from(
 
 def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_path, monkeypatch):
     loaded = load_collection(collection)
-    monkeypatch.setattr(evaluate_module, "load_collection", lambda name, split: loaded)
+    monkeypatch.setattr(evaluate_module, "load_reported", lambda name, split: loaded)
     monkeypatch.chdir(tmp_path)
     settings = {"collection": "owner/small", "measures": ["P@5"], "depth": 20, "card": True}
     report = evaluate(systems=folder, **settings)
@@ -403,16 +412,23 @@ def test_judged_passages_that_the_corpus_lacks_are_never_found(tmp_path, caplog)
     assert "1 of 3 judged passages are not in the corpus, such as 'p9'" in caplog.text
 
 
-def test_dev_queries_that_the_reported_split_has_choose_no_fusion(retriever, tmp_path, caplog):
-    """q1 has its id in dev, and q2 its text."""
+def test_queries_of_another_split_are_reported_and_choose_no_fusion(retriever, tmp_path, caplog):
+    """q1 has its id in train and in dev, and q2 its text in dev."""
     passages = [{"_id": f"p{i}", "text": f"the river {word}"} for i, word in enumerate("abcde")]
     texts = ["river a", "river b", "river  B", "river c", "river d"]
     queries = [{"_id": f"q{i}", "text": text} for i, text in enumerate(texts, start=1)]
-    test = [("q1", "p0", 1), ("q2", "p1", 1)]
+    test, train = [("q1", "p0", 1), ("q2", "p1", 1)], [("q1", "p0", 1)]
     dev = [("q1", "p0", 1), ("q3", "p1", 1), ("q4", "p2", 1)]
-    folder = write_collection(tmp_path / "small", passages, queries, test=test, dev=dev)
+    splits = {"test": test, "train": train, "dev": dev}
+    folder = write_collection(tmp_path / "small", passages, queries, **splits)
+    systems = [str(retriever), f"hybrid:{retriever}"]
     caplog.set_level("INFO")
-    evaluate(systems=f"hybrid:{retriever}", collection=folder, output_dir=tmp_path / "out")
-    dev = load_dev(folder, judged="test", reported=load_collection(folder, split="test"))
+    report = evaluate(systems=systems, collection=folder, output_dir=tmp_path / "out", card=True)
+    assert report.content["shared_queries"] == {"dev": 2, "train": 1}
+    assert "2 of the 2 queries of test are also in dev" in caplog.text
+    text = report.file.read_text()
+    assert "Queries that are also in the split dev: 2." in text
+    assert "2 queries are also in the split dev" in (retriever / "README.md").read_text()
+    dev = load_dev(folder, judged="test", reported=load_reported(folder, split="test"))
     assert dev is not None and list(dev.queries) == ["q4"]
     assert "1 dev queries are too few to choose by" in caplog.text

@@ -21,9 +21,10 @@ FILES = {
 }
 
 
-def test_a_failure_of_the_network_is_an_os_error_with_a_sentence(monkeypatch):
+@pytest.mark.parametrize("kind", NETWORK_ERRORS)
+def test_a_failure_of_the_network_is_an_os_error_with_a_sentence(kind, monkeypatch):
     def fail(*_, **__):
-        raise NETWORK_ERRORS[0]("The read operation timed out")
+        raise kind("The read operation timed out")
 
     monkeypatch.setattr("modeling_condenser.files.hub.snapshot_download", fail)
     with pytest.raises(OSError, match="Cannot fetch owner/encoder from the Hub; try again: The r"):

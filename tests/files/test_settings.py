@@ -70,7 +70,10 @@ def test_a_training_without_accelerator_asks_for_the_cpu(has_accelerator, tmp_pa
     ("changes", "message"),
     [
         ({"n_animal": 3}, "no field 'n_animal'. Did you mean 'n_animals'?"),
+        ({"zzz": 3}, "no field 'zzz'. `condenser VERB --help` lists"),
+        ({"n_animals": "3"}, "n_animals is '3', of type str; expected int"),
         ({"n_animals": True}, "n_animals is True, of type bool; expected int"),
+        ({"keeper": 5}, r"keeper is 5, of type int; expected str \| None"),
         ({"season": "spring"}, "season is 'spring'.*'summer', 'winter'"),
         ({"cages": [1]}, r"cages is \[1\], of type list; expected list\[str\]"),
     ],

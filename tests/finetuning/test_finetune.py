@@ -125,9 +125,9 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folde
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha is not supported"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size .* set mini_batch_size"),
         ({"train_sampling_strategy": "sequential"}, "train_sampling_strategy .* are shuffled"),
-        ({"eval_steps": 5}, "eval_steps is not supported: .* each checkpoint"),
-        ({"load_best_model_at_end": True, "save_strategy": "no"}, "needs checkpoints"),
-        ({"train_size": 41}, "train_size is 41, but .* has 40"),
+        ({"metric_for_best_model": "loss"}, "metric_for_best_model is not supported: nDCG@10"),
+        ({"load_best_model_at_end": True, "save_strategy": "no"}, "needs .* checkpoints"),
+        ({"train_size": 41}, "train_size is 41, but .* has 40 training examples"),
     ):
         with pytest.raises(ValueError, match=message):
             finetune(**{**settings, **wrong, "output_dir": str(tmp_path / "run")})
@@ -183,6 +183,16 @@ def test_the_similarity_of_an_encoder_is_kept_unless_the_recipe_names_another(
     model = train(encoder=str(encoder), data=str(write_jsonl(rows)), max_steps=1, **changes)
     assert Retriever(model).contract.similarity == similarity
     assert read_run(model.parent).get("temperature") == temperature
+
+
+def test_a_record_of_another_tool_is_left_out(train, bert_folder, write_jsonl, tmp_path, caplog):
+    start = Path(shutil.copytree(bert_folder, tmp_path / "start"))
+    (start / "provenance.json").write_text('{"source": "of another tool"}')
+    rows = [{"query": f"q {i}", "positive": f"p {i}"} for i in range(4)]
+    settings = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    model = train(encoder=str(start), data=str(write_jsonl(rows)), **settings)
+    assert [stage.name for stage in read_provenance(model)] == ["Fine-tuning"]
+    assert caplog.text.count("are not recorded") == 1
 
 
 def test_encoders_that_an_export_cannot_hold_are_refused(bert_folder, bert_run, tmp_path):
@@ -292,15 +302,24 @@ def test_timed_checkpoints_are_not_ranked_and_leave_the_best_one(
 ):
     monkeypatch.setattr("modeling_condenser.training.run._MINUTES", 0)  # after each step
     settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
-    settings |= {"learning_rate": 3e-3, "max_steps": 40}
-    with interrupted_at(35):
-        train(**settings)
-    assert [*tmp_path.glob("run/checkpoint-3[345]")]
+    settings |= {"learning_rate": 3e-3, "max_steps": 6, "eval_steps": 2}
+    for name, stated in (("run", {}), ("stated", {"load_best_model_at_end": True})):
+        with interrupted_at(5):
+            train(name, **settings, **stated)
+        assert [*tmp_path.glob(f"{name}/checkpoint-[35]")], name
+    with pytest.raises(ValueError, match="eval_steps is 2, but save_steps 3: .* state one"):
+        train("unequal", **settings, save_steps=3)
     model = train(**settings)
     figures = dev_entries(model.parent)
-    assert len(figures) == 4  # three times in the training, and before it
+    assert sorted(figures) == [0, 2, 4, 6]
     best = model.parent / f"checkpoint-{max(figures, key=figures.__getitem__)}"
     assert (best / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+
+
+def test_dev_queries_may_be_ranked_after_each_epoch(train, encoder, with_dev):
+    settings = {"encoder": str(encoder), "collection": str(with_dev), "pooling": "cls"}
+    model = train(**settings, max_steps=-1, num_train_epochs=2, eval_strategy="epoch")
+    assert len(dev_entries(model.parent)) == 3 and 0 in dev_entries(model.parent)
 
 
 def test_a_run_that_is_moved_after_its_last_step_ends_with_its_best_weights(
@@ -356,17 +375,12 @@ def test_the_pushed_card_has_the_verdict(loopback_hub, train, encoder, with_dev)
     assert not [file for file in files if file.endswith((".bin", ".pt", ".pth"))]
 
 
-def test_with_few_dev_queries_or_on_request_the_last_weights_are_kept(
-    train, encoder, with_dev, tmp_path, caplog
+def test_without_dev_queries_or_on_request_the_last_weights_are_kept(
+    train, collection, encoder, with_dev, caplog
 ):
-    few = shutil.copytree(with_dev, tmp_path / "few")
-    title, *lines = (few / "qrels/dev.tsv").read_text().splitlines()
-    queries = sorted({line.split()[0] for line in lines})[:19]
-    kept = [line for line in lines if line.split()[0] in queries]
-    (few / "qrels/dev.tsv").write_text("\n".join([title, *kept]))
     settings = {"encoder": str(encoder), "pooling": "cls"}
     for name, changes in (
-        ("without", {"collection": str(few)}),
+        ("without", {"collection": str(collection)}),
         ("unused", {"collection": str(with_dev), "load_best_model_at_end": False}),
         ("unsaved", {"collection": str(with_dev), "save_strategy": "no"}),
     ):
@@ -376,7 +390,18 @@ def test_with_few_dev_queries_or_on_request_the_last_weights_are_kept(
         # A checkpoint at the end, and every five minutes.
         n_checkpoints = len([*model.parent.glob("checkpoint-*")])
         assert n_checkpoints == (0 if name == "unsaved" else 1)
-    assert caplog.text.count("has 19 dev queries") == 1
+    assert caplog.text.count("has 0 dev queries") == 1
+
+
+def test_a_few_dev_queries_decide_nothing(train, encoder, with_dev, tmp_path, caplog):
+    folder = shutil.copytree(with_dev, tmp_path / "collection")
+    title, *lines = (folder / "qrels/dev.tsv").read_text().splitlines()
+    few = sorted({line.split()[0] for line in lines})[:19]
+    kept = [line for line in lines if line.split()[0] in few]
+    (folder / "qrels/dev.tsv").write_text("\n".join([title, *kept]))
+    model = train("few", encoder=str(encoder), pooling="cls", collection=str(folder))
+    assert not dev_entries(model.parent)
+    assert "has 19 dev queries" in caplog.text and "fewer than 20 decide nothing" in caplog.text
 
 
 def test_other_dev_queries_are_other_data(train, encoder, with_dev, tmp_path):

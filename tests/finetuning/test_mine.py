@@ -101,13 +101,15 @@ class Naive:
         """All candidates that pass, in the order of their ranks."""
         positives, found = self.positives[query], self.run[query]
         lowest = min(dict(found).get(positive, -math.inf) for positive in positives)
-        relative = settings.get("relative_margin")
+        absolute, relative = settings.get("absolute_margin"), settings.get("relative_margin")
         first, last = settings.get("first_rank", 1), settings.get("last_rank", 200)
         kept = []
         for passage, score in found[first - 1 : last]:
             passes = self.content(passage) not in map(self.content, positives)
             if relative is not None:
                 passes &= lowest > -math.inf and score <= lowest - abs(lowest) * relative
+            if absolute is not None:
+                passes &= lowest > -math.inf and score <= lowest - absolute
             if settings.get("answer_filter"):
                 passes &= not self.has_answer(query, passage)
             if passes:
@@ -147,6 +149,7 @@ def record_of(negatives: Path) -> dict[str, Any]:
 RECIPES = {
     "ranks": {"first_rank": 5, "last_rank": 20, "n_negatives": 4, "sampling": "top"},
     "relative": {"relative_margin": 0.3, "n_negatives": None, "last_rank": 40},
+    "absolute": {"absolute_margin": 2.5, "n_negatives": 3, "sampling": "top"},
     "everything": {
         **{"first_rank": 3, "last_rank": 40, "relative_margin": 0.05, "answer_filter": True},
         **{"n_negatives": 5, "sampling": "top"},

@@ -49,6 +49,7 @@ def read(words: str | list[str], *classes: type) -> dict[str, Any]:
         ("a --depth 5 b,k=1 --dry-run out", {"systems": ["a", "b,k=1"], "depth": 5}),
         ("--dry_run a out", {"systems": ["a"], "dry_run": True}),
         ("--systems a b --out=out --rate 1e-4", {"systems": ["a", "b"], "rate": 1e-4}),
+        ("a out --is_private", {"is_private": True}),
         ("a out --is_private false", {"is_private": False}),
         ("own.yaml --depth 3", {"systems": ["r"], "depth": 3}),
         ("a out --recipe own.yaml", {"systems": ["a"], "depth": 7}),
@@ -62,6 +63,10 @@ def test_words_and_fields_become_settings(words, expected, tmp_path, monkeypatch
     settings = read(words)
     assert settings.items() >= {**expected, "out": "out"}.items()
     assert "recipe" not in settings and "rate" not in settings.keys() - expected.keys()
+
+
+def test_a_verb_may_have_no_words():
+    assert read("") == {}
 
 
 def test_mappings_are_written_in_yaml():
@@ -79,6 +84,7 @@ def test_fields_of_the_trainer_are_read():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("a out --depth", "--depth: expected one argument"),
         ("a out --depth x", "--depth: invalid int value: 'x'"),
         ("a out --columns {query:", "--columns: '{query:' is not valid YAML"),
         ("a out --dept 3", "no field 'dept'. Did you mean 'depth'?"),
@@ -96,7 +102,7 @@ def test_a_pattern_that_the_shell_replaced_by_files_is_explained(tmp_path):
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text("{}")
     words = ["--out", *map(str, sorted(tmp_path.glob("*.jsonl")))]
-    with pytest.raises(ValueError, match="word '.*b.jsonl': .* pattern of files in quotes"):
+    with pytest.raises(ValueError, match="b.jsonl is no recipe .* pattern of files in quotes"):
         read_settings("verb", words, Fields)
 
 
@@ -160,6 +166,12 @@ def test_a_misspelt_verb_and_an_interrupt_are_one_line(capsys, monkeypatch):
         assert capsys.readouterr().err.startswith("interrupted: ")
 
 
+def test_the_bare_command_prints_its_help(capsys):
+    with pytest.raises(SystemExit):
+        main([])
+    assert "condenser VERB" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_bm25_starts_without_torch_and_no_help_imports_sentence_transformers(tmp_path):
     """Each takes seconds to import."""
@@ -200,11 +212,12 @@ def test_all_public_names_can_be_imported():
         assert getattr(modeling_condenser, name).__name__ == name
 
 
-def test_a_message_is_written_once(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_message_is_written_once(is_terminal, tmp_path, monkeypatch, capsys):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("Text.")
     (tmp_path / "in" / "b.csv").write_text("nr,x\n1,2\n")
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     assert main(["collect", str(tmp_path / "in"), str(tmp_path / "out")]) == 0
     assert capsys.readouterr().err.count("b.csv") == 1

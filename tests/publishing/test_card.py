@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
+from modeling_condenser.files.models import STARTER_FOLDER, STARTER_TITLE
 from modeling_condenser.files.run_folder import read_json, write_json
 from modeling_condenser.publishing.card import PLACEHOLDER, cite, read_start_metadata, write_card
 from modeling_condenser.publishing.provenance import (
@@ -18,6 +19,7 @@ from modeling_condenser.publishing.provenance import (
     Stage,
     add_result,
     describe_stage,
+    read_provenance,
     write_provenance,
 )
 from tests.encoding.making import change_json
@@ -97,6 +99,7 @@ def test_the_summary_is_true_of_each_kind_of_start_and_stage(write):
     random = Stage(PRETRAINING, {"encoder_config": "owner/name"}, {"objective": "mlm"})
     local = pretraining("ict", encoder="/home/me/secret/my-bert")
     own = pretraining("cocondenser", encoder="starter")
+    starter = read_provenance(STARTER_FOLDER)
     adapted = Stage(ADAPTATION, {}, {"objective": "adapt", "verdict": "better: 0.5 | 0.4"})
     begin, end = "A text encoder, ", " Fine-tune it to make it a retriever."
     mlm, no_map = "pre-trained with masked language modelling", "`starter of condenser`"
@@ -107,7 +110,7 @@ def test_the_summary_is_true_of_each_kind_of_start_and_stage(write):
             [local],
             f"{begin}started from `my-bert` (not on the Hub) and pre-trained with the ",
         ),
-        ([own], f"{begin}started from {no_map} (a small encoder, pre-trained on English"),
+        ([*starter, own], f"{begin}started from {no_map} (a small encoder, pre-trained on English"),
         ([finetuning("mse_cosine")], "A sentence encoder, started from `x` (not on the Hub)"),
         (
             [random, adapted],
@@ -120,6 +123,7 @@ def test_the_summary_is_true_of_each_kind_of_start_and_stage(write):
         assert "secret" not in str(card)
         assert card.data.base_model is None
     assert "AutoModel.from_pretrained" not in card.text  # which would leave out the map
+    assert STARTER_TITLE in write(*starter, own).text.partition("### Pre-training\n")[2]
 
 
 def test_a_model_of_the_hub_without_an_owner_is_the_base_model(write):

@@ -293,7 +293,8 @@ def test_the_cards_snippets_encode_as_the_contract_says(name, exports, capsys):
         assert_close(names["passages"], passages)
     printed = re.findall(r"-?\d+\.\d+(?:e[+-]\d+)?", capsys.readouterr().out)
     assert [float(number) for number in printed] == pytest.approx([score] * 2, rel=1e-3)
-    assert len(left) == 2
+    tells_segments = "`token_type_ids`" in (exports[name] / "README.md").read_text()
+    assert len(left) == 2 and tells_segments == (not contract.token_type_ids)
 
 
 def test_a_checkpoints_snippets_open_all_its_parts(bert_run, tmp_path):

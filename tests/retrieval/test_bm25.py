@@ -148,6 +148,11 @@ def test_ties_at_the_cut_off_go_to_the_lower_id():
     assert list(run["q"]) == ["a", "b"]
 
 
+def test_wrong_parameters_are_refused():
+    with pytest.raises(ValueError, match="k1 is -1.0 and b is 0.75: expected k1 from 0, and b"):
+        Bm25(PASSAGES, k1=-1.0)
+
+
 def test_jax_is_neither_imported_nor_hidden(tmp_path):
     package = tmp_path / "jax"
     package.mkdir()

@@ -138,7 +138,7 @@ def test_a_wrong_factory_or_parameter_is_refused(search, tmp_path):
     assert not list(tmp_path.glob("[!.]*"))
     with pytest.raises(ValueError, match="'Flat' .*with the parameters 'nprobs=3'"):
         search("Flat", "nprobs=3")
-    with pytest.raises(ValueError, match="Exact search has no search_parameters"):
+    with pytest.raises(ValueError, match="search_parameters is 'nprobe=4', but exact search"):
         SearchSettings(search_parameters="nprobe=4")
 
 

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from modeling_condenser import Index
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.retrieval import index as index_module
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.index import INDEX_FILE
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
@@ -46,6 +49,7 @@ def test_bm25_finds_passages_with_the_words_and_the_sentence_that_match(tmp_path
     assert all(each.text == TEXTS[each.id] and each.title == "" for each in actual)
     assert actual[0].score > actual[1].score > 0 and none == []
     assert index.search([]) == [] and len(index) == 3
+    assert index.search(iter([QUERY]), k=3) == [actual]  # type: ignore[arg-type]
     opened = Index.open(tmp_path / "saved")
     assert opened.search([QUERY], k=3) == [actual]
     assert repr(opened) == f"Index(3 passages, bm25, {tmp_path / 'saved'})"
@@ -149,6 +153,24 @@ def test_an_index_that_is_updated_while_its_model_is_loaded_is_opened_as_updated
     assert list_index(index) == ["2", "index.json"]
 
 
+def test_an_index_that_is_updated_while_it_is_opened_is_opened_as_updated(
+    retriever, tmp_path, monkeypatch
+):
+    index, encoded = Index.build(TEXTS, str(retriever), folder=tmp_path / "i"), []
+    open_stored = index_module.open_searcher
+
+    def open_after_an_update(*args: Any, **options: Any) -> Any:
+        if options["is_stored"] and not encoded:
+            index.update({**TEXTS, "sea": "The sea is deep."})
+            encoded.append("sea")
+        return open_stored(*args, **options)
+
+    monkeypatch.setattr(index_module, "open_searcher", open_after_an_update)
+    noted = note_encoded(monkeypatch)
+    assert len(Index.open(index.folder)) == 4
+    assert noted == encoded == ["sea"] and list_index(index) == ["2", "index.json"]
+
+
 def test_an_index_whose_model_has_changed_is_refused_and_its_vectors_are_kept(
     retriever, tmp_path, monkeypatch
 ):
@@ -163,6 +185,22 @@ def test_an_index_whose_model_has_changed_is_refused_and_its_vectors_are_kept(
     again = Index.build(TEXTS, f"hybrid:{model}", folder=tmp_path / "new")
     assert again.search([QUERY]) == Index.open(tmp_path / "new").search([QUERY])
     assert Index.open(index.folder, model=retriever).search([QUERY]) == index.search([QUERY])
+
+
+def test_an_update_that_fails_late_keeps_its_vectors_for_the_next(retriever, tmp_path, monkeypatch):
+    index = Index.build(TEXTS, f"hybrid:{retriever}", folder=tmp_path / "index")
+    encoded, more = note_encoded(monkeypatch), {**TEXTS, "sea": "The sea is deep."}
+
+    def fail(*_: object) -> None:
+        raise ValueError("late")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bm25, "_make_index", fail)
+        with pytest.raises(ValueError, match="late"):
+            index.update(more)
+    assert len(index) == len(Index.open(index.folder)) == 3 and encoded == ["sea"]
+    assert index.update(more).added == encoded == ["sea"]
+    assert list_index(index) == ["2", "index.json"]
 
 
 def test_an_update_that_fails_changes_nothing(tmp_path):
@@ -180,7 +218,7 @@ def test_an_index_finds_its_encoder_where_it_was_moved_to(retriever, tmp_path, m
     index = Index.build(TEXTS, "hybrid:model,fusion=0.3", folder="index", devices="cpu")
     expected = index.search([QUERY])
     Path("model").rename("moved")
-    with pytest.raises(FileNotFoundError, match="does not exist: say where it is now"):
+    with pytest.raises(FileNotFoundError, match="which does not exist: say where it is now"):
         Index.open("index")
     encoded = note_encoded(monkeypatch)
     shutil.copytree("moved", "other")
@@ -190,8 +228,12 @@ def test_an_index_finds_its_encoder_where_it_was_moved_to(retriever, tmp_path, m
     opened = Index.open("index", model="moved", devices="cpu:0")
     assert opened.search([QUERY]) == expected and encoded == []
     assert opened.settings.devices == "cpu:0"
+    words = Index.build(TEXTS, folder="words").folder
+    with pytest.raises(ValueError, match="is an index of BM25, which has no model"):
+        Index.open(words, model="moved")
     opened.update({**TEXTS, "sea": "The sea is deep."})
-    assert len(Index.open("index")) == 4  # the place is stored
+    again = Index.open("index")  # the place is stored, but not the device
+    assert len(again) == 4 and again.settings.devices == "cpu"
 
 
 def test_a_killed_build_is_continued(retriever, collection, tmp_path, monkeypatch):
@@ -266,8 +308,25 @@ def test_a_blank_query_finds_nothing(tmp_path, retriever):
 def test_folders_of_killed_calls_are_removed(tmp_path):
     index = Index.build({"a": "At a spring."}, "bm25", folder=tmp_path / "i")
     (tmp_path / "i" / "0").mkdir()
+    (tmp_path / "i" / "1.bak").mkdir()
     index.update({"a": "At a spring.", "b": "In May."})
-    assert list_index(index) == ["2", "index.json"]
+    assert {file.name for file in (tmp_path / "i").glob("[0-9]*")} == {"2", "1.bak"}
+
+
+def test_a_forked_process_that_ends_leaves_a_temporary_index(tmp_path):
+    script = (
+        "import os, sys\n"
+        "from modeling_condenser import Index\n"
+        "index = Index.build({'a': 'At a spring.'})\n"
+        "if os.fork() == 0:\n    sys.exit(0)\n"
+        "os.wait()\n"
+        "assert index.folder.is_dir()\n"
+        "print(index.folder)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert not Path(done.stdout.strip()).exists()
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
@@ -275,6 +334,8 @@ def test_what_does_not_fit_is_refused(tmp_path):
     (tmp_path / "mine" / "file").touch()
     (tmp_path / "run.trec").touch()
     index = Index.build(TEXTS, folder=tmp_path / "index")
+    lists = Dataset.from_dict({"_id": ["a"], "title": [""], "text": ["t"], "headings": [["h"]]})
+    splits: Any = DatasetDict({"train": lists})
     twice = Dataset.from_dict({name: ["a", "a"] for name in ("_id", "title", "text")})
     for error, message, call in (
         (FileExistsError, "is not empty", lambda: Index.build(TEXTS, folder=tmp_path / "index")),
@@ -286,7 +347,15 @@ def test_what_does_not_fit_is_refused(tmp_path):
         (ValueError, "no white space", lambda: index.update({"a b": "text"})),
         (ValueError, "lacks _id, title", lambda: index.update(Dataset.from_dict({"text": [""]}))),
         (ValueError, "expected a list of queries", lambda: index.search("snow")),
+        (ValueError, "expected a list of queries", lambda: index.search(None)),  # type: ignore[arg-type]
+        (ValueError, "id of a passage is 3", lambda: Index.build({3: "a"})),  # type: ignore[dict-item]
+        (ValueError, "column headings .* of type list", lambda: index.update(lists)),
+        (ValueError, "is a Dataset, expected text. Name a split", lambda: index.update(splits)),
+        (ValueError, "is a PosixPath, expected text", lambda: index.update([tmp_path])),  # type: ignore[list-item]
         (ValueError, "k is 0", lambda: index.search(["snow"], k=0)),
+        (ValueError, "k is 2.5, expected a whole", lambda: index.search(["snow"], k=2.5)),  # type: ignore[arg-type]
+        (ValueError, "the query is .* half of a character", lambda: index.search(["\ud83d"])),
+        (ValueError, "passage 'a' is .* half of a char", lambda: index.update({"a": "\ude00"})),
     ):
         with pytest.raises(error, match=message):
             call()
@@ -299,3 +368,20 @@ def test_a_data_frame_is_read_as_its_rows(retriever):
     assert Index.build(frame).search(["snow"])[0][0].id == "may"
     with pytest.raises(ValueError, match="expected a list of texts"):
         Retriever(retriever).encode_passages(frame)
+
+
+@pytest.mark.parametrize("system", ["bm25", "{}"])
+def test_chinese_passages_in_an_odd_folder_are_all_replaced_from_another_folder(
+    system, retriever, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    texts = {"河流-一": "河流从泉水开始。春天的雪会融化。", "海": "河流流入大海。"}
+    index = Index.build(texts, system.format(retriever), folder="my index [1]")
+    [actual] = index.search(["流入大海的河流"], k=2)
+    assert {each.id: each.text for each in actual} == texts
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    index.update({"山": "山上有雪。", "谷": "谷里有花。"})
+    for each in (index, Index.open("../my index [1]")):
+        [actual] = each.search(["山上谷里"], k=5)
+        assert {passage.id for passage in actual} == {"山", "谷"} and len(each) == 2

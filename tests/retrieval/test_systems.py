@@ -113,10 +113,14 @@ def test_a_run_file_answers_the_queries_that_it_has():
     ("system", "message"),
     [
         ("", "names no system"),
+        ({"pooling": "mean"}, "names no system"),
         ("hybrid:bm25", "hybrid:bm25 has no vectors to fuse with BM25: name an encoder"),
+        (f"hybrid:{__file__}", r"test_systems\.py has no vectors to fuse with BM25"),
         ("hybrid:x,fusion=1.0", r"fusion is '1\.0', expected one of rrf, 0\.1, 0\.2"),
+        ("bm25,preset=x", "preset is 'x', expected one of default, dpr, msmarco-passage"),
         ("bm25,pooling=mean", "bm25 has no setting 'pooling'; it has preset, k1, b, language, na"),
         ("x,query_prompt=a, b", "x has no setting ' b'; .* with a comma needs a mapping"),
+        ("{model: x", "is not a valid mapping"),
         ("x,query_max_length=long", "query_max_length is 'long', expected int"),
     ],
 )
@@ -130,6 +134,8 @@ def test_systems_that_do_not_fit_a_search_are_refused():
         parse_systems(["bm25"], SearchSettings(index="SQ8"))
     with pytest.raises(ValueError, match="a/x and b/x have the same name 'x': rename one"):
         parse_systems(["a/x", "b/x"], SearchSettings())
+    with pytest.raises(ValueError, match="bm25 has no vectors: name an encoder"):
+        parse_system("bm25").open()
 
 
 def test_a_model_that_was_trained_again_is_encoded_again(retriever, collection, tmp_path):
