@@ -1,8 +1,7 @@
-"""Make an encoder for a language without one: tokenizer, random weights, MLM, Condenser.
+"""Make an encoder for a language without one: tokenizer, random weights, pre-training, fine-tuning.
 
 The texts come with the package, and are English. Put a file of your language in their place, and a
-larger model; docs/from-nothing.md has settings of published encoders. Then fine-tune it
-(fine_tune.py).
+larger model; docs/from-nothing.md has settings of published encoders.
 """
 
 from importlib.resources import files
@@ -11,14 +10,18 @@ from typing import Any
 
 from datasets import load_dataset
 from tokenizers import BertWordPieceTokenizer
-from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertTokenizer, set_seed
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, BertTokenizer, set_seed
 
 from modeling_condenser import (
     CondenserForMaskedLM,
     CondenserForPreTraining,
     CondenserTrainer,
     CondenserTrainingArguments,
+    evaluate,
+    finetune,
 )
+
+KIND = "bert"  # or "modernbert"
 
 corpus = files("modeling_condenser") / "health" / "corpus.jsonl.gz"
 # A stream, with a column `text`: nothing is stored, whatever its size.
@@ -34,13 +37,17 @@ if not folder.exists():  # each training gives another vocabulary, and a resumed
 tokenizer = AutoTokenizer.from_pretrained(folder)
 
 set_seed(0)
-config = BertConfig(
+config = AutoConfig.for_model(
+    KIND,
     vocab_size=len(tokenizer),
     hidden_size=128,
     num_hidden_layers=4,
     num_attention_heads=2,
     intermediate_size=256,
-    pad_token_id=tokenizer.pad_token_id,
+    max_position_embeddings=512,
+    **{
+        f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "cls", "sep")
+    },
 )
 model = CondenserForMaskedLM.from_encoder(AutoModelForMaskedLM.from_config(config))
 
@@ -71,4 +78,26 @@ arguments = CondenserTrainingArguments(
 )
 CondenserTrainer(condenser, arguments, train_dataset=texts).train()
 encoder = condenser.save_encoder("runs/from-scratch/encoder")  # AutoModel opens it
-print(f"{encoder}: {model.num_parameters():,} parameters with the LM head")
+
+retriever = finetune(
+    encoder=str(encoder),
+    collection="health",
+    train_size=256,  # labels
+    similarity="cosine",
+    query_max_length=32,
+    passage_max_length=32,
+    per_device_train_batch_size=32,
+    num_train_epochs=3,
+    learning_rate=1e-3,
+    load_best_model_at_end=False,
+    disable_tqdm=True,
+    output_dir="runs/from-scratch/retriever",
+)
+report = evaluate(
+    systems=[str(retriever)],
+    baseline="bm25",
+    collection="health",
+    split="dev",
+    output_dir="runs/from-scratch/evaluation",
+)
+print(report)

@@ -10,7 +10,9 @@ vectors of another model need.
 """
 
 import argparse
+import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +21,9 @@ from pymilvus import AnnSearchRequest, DataType, Function, FunctionType, MilvusC
 
 from modeling_condenser import Retriever
 
-NAME = "passages"  # of the collection in Milvus
 LONGEST = 65_535  # bytes of a Milvus string
 BATCH = 500  # passages in a request
+FIELDS = ("embedding", "bm25")  # what can be searched
 
 
 def load(client: MilvusClient, name: str, table: Path) -> None:
@@ -50,15 +52,24 @@ def load(client: MilvusClient, name: str, table: Path) -> None:
 
 
 def search(
-    client: MilvusClient, name: str, query: str, vector: np.ndarray, *, k: int = 5
+    client: MilvusClient,
+    name: str,
+    query: str,
+    vector: np.ndarray,
+    *,
+    k: int = 5,
+    fields: Sequence[str] = FIELDS,
 ) -> list[dict]:
-    """Find the k best passages by vectors and by words, fused by their ranks.
-
-    `client.search(name, [vector], anns_field="embedding")` searches in one way alone.
-    """
+    """Find the k best passages in one field, or in both, fused by their ranks."""
     data = {"embedding": vector, "bm25": query}
-    requests = [AnnSearchRequest([value], field, {}, limit=100) for field, value in data.items()]
-    [hits] = client.hybrid_search(name, requests, RRFRanker(), limit=k, output_fields=["text"])
+    if len(fields) == 1:
+        [field] = fields
+        [hits] = client.search(
+            name, [data[field]], anns_field=field, limit=k, output_fields=["text"]
+        )
+    else:
+        requests = [AnnSearchRequest([data[field]], field, {}, limit=100) for field in fields]
+        [hits] = client.hybrid_search(name, requests, RRFRanker(), limit=k, output_fields=["text"])
     return list(hits)
 
 
@@ -67,27 +78,30 @@ def main() -> None:
     parser.add_argument("table", type=Path, help="the folder of `condenser encode --table`")
     parser.add_argument("retriever", help="the model that encoded it")
     parser.add_argument("query")
+    parser.add_argument("--settings", type=json.loads, default={}, help="its settings, as JSON")
     parser.add_argument("--uri", default="milvus.db", help="(default: milvus.db)")
+    parser.add_argument("--name", default="passages", help="of the collection in Milvus")
+    parser.add_argument("--fields", nargs="+", choices=FIELDS, default=FIELDS)
     parser.add_argument("--replace", action="store_true")
     options = parser.parse_args()
-    retriever = Retriever(options.retriever)
+    retriever = Retriever(options.retriever, **options.settings)
     if retriever.contract.similarity == "euclidean":
         parser.error(
             f"{options.retriever} compares by Euclidean distance, but this example by inner "
             "products: name a retriever with the similarity dot or cosine."
         )
     client = MilvusClient(options.uri, token=os.environ.get("MILVUS_TOKEN", ""))
-    if options.replace and client.has_collection(NAME):
-        client.drop_collection(NAME)
-    if not client.has_collection(NAME):
-        load(client, NAME, options.table)
+    if options.replace and client.has_collection(options.name):
+        client.drop_collection(options.name)
+    if not client.has_collection(options.name):
+        load(client, options.name, options.table)
     else:  # it may be of a killed call
-        n_loaded = client.get_collection_stats(NAME)["row_count"]
+        n_loaded = client.get_collection_stats(options.name)["row_count"]
         if n_loaded != (n_rows := ds.dataset(options.table).count_rows()):
-            parser.error(f"{NAME} has {n_loaded} of {n_rows} passages: add --replace.")
-    client.load_collection(NAME)
+            parser.error(f"{options.name} has {n_loaded} of {n_rows} passages: add --replace.")
+    client.load_collection(options.name)
     [vector] = retriever.encode_queries([options.query])
-    for hit in search(client, NAME, options.query, vector):
+    for hit in search(client, options.name, options.query, vector, fields=options.fields):
         print(f"{hit['distance']:.3f}  {hit['id']}  {' '.join(hit['entity']['text'].split())[:70]}")
 
 
