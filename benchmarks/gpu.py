@@ -1,4 +1,4 @@
-"""Rates of pre-training on one GPU, in under 10 minutes.
+"""Rates of pre-training on one GPU, in under 10 minutes, and the tests that need a GPU.
 
     python -m benchmarks.gpu OUT.json           from a checkout, with torch and transformers alone
     python -m benchmarks.gpu OUT.json --tiny    all cells with tiny models, on a CPU too
@@ -9,11 +9,13 @@ and a fused AdamW; batches are made beforehand. The sides:
 
 - `condenser`: this package, with a Condenser head of 2 layers, batches of one shape;
 - `mlm`: this package, without the head;
-- `run_mlm`: transformers' masked LM and collator, padded to the longest block of a batch.
+- `run_mlm`: transformers' masked LM and collator, padded to the longest block of a batch;
+- `pretense`: the Condenser of capemox/pretense, where it is installed.
 
-Tokens a second are those of the blocks, without padding. Each model and length runs in a process of
-its own with a time limit, and OUT.json is written after each, so that a failure loses no other
-figure. The most important cells run first.
+Tokens a second are those of the blocks, without padding. The share of the peak counts six
+operations for each weight of the layers and each token, and those of attention. Each model and
+length runs in a process of its own with a time limit, and OUT.json is written after each, so that a
+failure loses no other figure. The most important cells run first.
 """
 
 import argparse
@@ -23,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -69,17 +72,19 @@ _CELLS = (
     ("run_mlm", "eager"),
     ("condenser", "compiled"),
     ("mlm", "eager"),
+    ("pretense", "eager"),
     ("run_mlm", "compiled"),
     ("mlm", "compiled"),
 )
-_COLUMNS = ("side", "mode", "tokens/s", "GiB", "first step, s", "error")
+_PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12}
+_COLUMNS = ("side", "mode", "tokens/s", "share of peak", "GiB", "first step, s", "error")
 
 Batches = list[tuple[dict[str, Any], int]]
 """Batches on the device, each with its number of tokens."""
 
 
 def main() -> None:
-    """Measure all cells in turn, and print them."""
+    """Measure all cells in turn, print them and run the tests."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -91,9 +96,7 @@ def main() -> None:
         measure_group(arguments.group, tiny=arguments.tiny)
         return
     started = time.perf_counter()
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    report: dict[str, Any] = {"device": device, "torch": torch.__version__, "cells": []}
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    report: dict[str, Any] = {"machine": _machine(), "cells": [], "tests": ""}
     for number, (model, length, limit) in enumerate(_GROUPS):
         left = _SECONDS - (time.perf_counter() - started)
         cells = _run_group(number, min(limit, left), tiny=arguments.tiny) if left > 20 else []
@@ -102,8 +105,25 @@ def main() -> None:
             if (side, mode) not in done:
                 cells.append({"side": side, "mode": mode, "error": "no time or a crash"})
         report["cells"] += [{"model": model, "length": length, **cell} for cell in cells]
-        arguments.out.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+        _write(arguments.out, report)
         _print_table(f"{model}, {length} tokens", cells)
+        if number == 0:  # early, because what follows rests on them
+            report["tests"] = _run_tests()
+            print(report["tests"])
+    _write(arguments.out, report)
+
+
+def _machine() -> dict[str, Any]:
+    has_cuda = torch.cuda.is_available()
+    return {
+        "device": torch.cuda.get_device_name() if has_cuda else "CPU",
+        "torch": torch.__version__,
+    }
+
+
+def _write(path: Path, report: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
 
 
 def _run_group(number: int, seconds: float, *, tiny: bool) -> list[dict[str, Any]]:
@@ -127,6 +147,17 @@ def _print_table(title: str, cells: list[dict[str, Any]]) -> None:
         print(" | ".join(str(cell.get(name, "-")) for name in _COLUMNS), flush=True)
 
 
+def _run_tests() -> str:
+    """The last lines of the tests that need a GPU: all, or without `datasets` those of packing."""
+    where = ["tests"] if find_spec("datasets") else ["--noconftest", "tests/test_packing.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *where]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        return "the tests took longer than 120 s"
+    return (run.stdout + run.stderr)[-3000:]
+
+
 def measure_group(number: int, *, tiny: bool) -> None:
     """Print the cells of a model and a length as lines of JSON."""
     name, length, _ = _GROUPS[number]
@@ -147,7 +178,7 @@ def measure_group(number: int, *, tiny: bool) -> None:
 def measure(
     side: str, mode: str, config: Any, length: int, budget: int, *, n_steps: int
 ) -> dict[str, Any]:
-    """Rate and memory of one side."""
+    """Rate, share of the peak and memory of one side."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     set_seed(0)
     random = np.random.default_rng(0)
@@ -164,6 +195,9 @@ def measure(
         }
         on_device.append((batch, int(lengths[chosen].sum())))
     model = make().to(device).train()
+    # Of layers: all but embeddings and the LM head, which projects few rows.
+    layers = [m for m in model.modules() if type(m).__name__.endswith("Layer")]
+    weights = sum(p.numel() for layer in layers for p in layer.parameters() if p.dim() == 2)
     if mode == "compiled":
         model.compile(backend="inductor" if device.type == "cuda" else "eager")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -179,7 +213,17 @@ def measure(
         optimizer.zero_grad()
 
     first, seconds, n_tokens = _time(step, on_device, n_steps, device)
-    result = {"tokens/s": round(n_tokens / seconds), "first step, s": round(first, 1)}
+    rate = n_tokens / seconds
+    # Attention multiplies queries, keys and values: 12 operations with a backward pass.
+    n_layers, width = config.num_hidden_layers, config.hidden_size
+    window = getattr(config, "local_attention", length)
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * n_layers
+    spans = sum(length if kind == "full_attention" else min(length, window) for kind in kinds)
+    peak = next((p for n, p in _PEAKS.items() if n in _machine()["device"]), None)
+    result = {"tokens/s": round(rate), "first step, s": round(first, 1)}
+    if peak:
+        n_operations = 6 * weights + 12 * width * spans
+        result["share of peak"] = round(rate * n_operations / peak, 3)
     if device.type == "cuda":
         result["GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
     return result
@@ -229,8 +273,17 @@ def open_side(
 
         collator = CondenserDataCollator(tokenizer, max_length=length, packed=True)
         return make, partial(collator, shape=batches.shape(collator.masked_shares))
-    make_plain = partial(AutoModelForMaskedLM.from_config, config)
-    return make_plain, DataCollatorForLanguageModeling(tokenizer)
+    plain = DataCollatorForLanguageModeling(tokenizer)
+    make = partial(AutoModelForMaskedLM.from_config, config)
+    if side == "run_mlm":
+        return make, plain
+    if config.model_type != "bert":
+        raise ValueError("pretense is measured with BERT only")
+    import pretense  # type: ignore[import-not-found]
+
+    # Their collator tokenizes texts, and makes the same columns as transformers'.
+    method = pretense.MethodConfig(name="condenser")
+    return lambda: pretense.create_pretraining_model(method, make()), plain
 
 
 def _make_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
