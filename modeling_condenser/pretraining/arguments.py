@@ -79,7 +79,11 @@ class CondenserTrainingArguments(TrainingArguments):
             self.use_cpu = True
         super().__post_init__()
         loading: Any = self.accelerator_config
-        # Each process makes its own: accelerate would cut them by rows, which ruins packed ones.
+        if loading.dispatch_batches:
+            raise ValueError(
+                "dispatch_batches is true, but accelerate would cut batches by rows, which ruins "
+                "packed ones: leave it out; each process makes its own."
+            )
         loading.dispatch_batches = False
         for name, hint in CondenserTrainingArguments.__annotations__.items():
             setattr(self, name, check_value(name, getattr(self, name), hint))
